@@ -1,1 +1,55 @@
-fn main() {}
+//! What a contributor runs: set-up, tests and benchmarks.
+//!
+//! Everything here uses what an ordinary Debian machine has or can install. A tool that is
+//! missing is installed when that is allowed (root on Debian), and named otherwise; a test that
+//! cannot run without it is counted as skipped, never as passed.
+
+mod bench;
+mod debian;
+mod go;
+mod kubectl;
+mod summary;
+mod test;
+mod workspace;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", about = "Set-up, tests and benchmarks of Belay")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Set up what the tests need, then run all of them
+    ///
+    /// Example: cargo xtask test -- --test embedded_crash
+    Test {
+        /// Passed on to `cargo test`; without any, the whole workspace is tested
+        #[arg(last = true)]
+        cargo: Vec<String>,
+    },
+    /// Measure a release build and write docs/benchmarks.md
+    ///
+    /// Example: cargo xtask bench --only signal
+    Bench {
+        /// Run only the measurements whose name contains this, and leave the page alone
+        #[arg(long)]
+        only: Option<String>,
+    },
+    /// Find or build a stock kubectl and print its path
+    Kubectl,
+}
+
+fn main() -> anyhow::Result<()> {
+    match Arguments::parse().command {
+        Command::Test { cargo } => test::run(&cargo),
+        Command::Bench { only } => bench::run(only.as_deref()),
+        Command::Kubectl => {
+            println!("{}", kubectl::obtain()?.display());
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! What a whole test run came to, read from the output of its test binaries.
+//!
+//! libtest knows passed, failed and ignored. A test that finds a facility missing at run time
+//! prints `SKIPPED: <test>: <why>` and returns, which libtest counts as passed; it is moved to the
+//! skipped ones here. Output of passing tests is asked for (`--show-output`) only to find those
+//! lines, so it is kept from the terminal.
+
+use std::collections::BTreeMap;
+
+/// The line that a test prints instead of doing its work.
+const SKIPPED: &str = "SKIPPED: ";
+
+#[derive(Debug, Default)]
+pub(crate) struct Summary {
+    passed: usize,
+    failed: usize,
+    ignored: usize,
+    skipped: BTreeMap<String, String>,
+    failures: Vec<String>,
+    section: Section,
+}
+
+/// Where in one binary's output we are.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Section {
+    #[default]
+    Running,
+    /// Output of tests that passed.
+    Successes,
+    /// Output and list of tests that failed.
+    Failures,
+}
+
+impl Summary {
+    /// Takes one line in; tells whether a reader wants to see it.
+    pub(crate) fn take(&mut self, line: &str) -> bool {
+        let text = line.trim();
+        if let Some(skip) = text.split_once(SKIPPED).map(|(_, skip)| skip) {
+            let (test, why) = skip.split_once(": ").unwrap_or((skip, "no reason given"));
+            self.skipped.insert(test.to_owned(), why.to_owned());
+            return false;
+        }
+        match text {
+            "successes:" => self.section = Section::Successes,
+            "failures:" => self.section = Section::Failures,
+            _ => {}
+        }
+        if let Some(counts) = text.strip_prefix("test result: ") {
+            self.section = Section::Running;
+            self.passed += count(counts, "passed");
+            self.failed += count(counts, "failed");
+            self.ignored += count(counts, "ignored");
+        }
+        if let Some(name) = text
+            .strip_prefix("test ")
+            .and_then(|rest| rest.strip_suffix(" ... FAILED"))
+        {
+            self.failures.push(name.to_owned());
+        }
+        self.section != Section::Successes
+    }
+
+    pub(crate) fn failed(&self) -> bool {
+        self.failed > 0
+    }
+
+    /// The end of the report; its last line is the one that scripts read.
+    pub(crate) fn report(&self) -> String {
+        let mut report = String::new();
+        if !self.failures.is_empty() {
+            report.push_str("failed:\n");
+            for test in &self.failures {
+                report.push_str(&format!("  {test}\n"));
+            }
+        }
+        if !self.skipped.is_empty() || self.ignored > 0 {
+            report.push_str("skipped:\n");
+            for (test, why) in &self.skipped {
+                report.push_str(&format!("  {test}: {why}\n"));
+            }
+            if self.ignored > 0 {
+                report.push_str(&format!("  {} marked #[ignore]\n", self.ignored));
+            }
+        }
+        report.push_str(&format!(
+            "{} passed, {} failed, {} skipped",
+            self.passed.saturating_sub(self.skipped.len()),
+            self.failed,
+            self.skipped.len() + self.ignored
+        ));
+        report
+    }
+}
+
+/// `ok. 12 passed; 0 failed; ...` has 12 of `passed`.
+fn count(counts: &str, what: &str) -> usize {
+    counts
+        .split([';', '.'])
+        .filter_map(|part| part.trim().strip_suffix(what))
+        .find_map(|number| number.trim().parse().ok())
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Summary;
+
+    fn summary(output: &str) -> (Summary, Vec<&str>) {
+        let mut summary = Summary::default();
+        let shown = output.lines().filter(|line| summary.take(line)).collect();
+        (summary, shown)
+    }
+
+    #[test]
+    fn counts_are_summed_over_all_binaries() {
+        let (summary, _) = summary(
+            "test a ... ok\ntest result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out\n\
+             test b ... FAILED\n\
+             test result: FAILED. 4 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out",
+        );
+        assert!(summary.failed());
+        assert_eq!(
+            summary.report(),
+            "failed:\n  b\nskipped:\n  1 marked #[ignore]\n7 passed, 1 failed, 1 skipped"
+        );
+    }
+
+    #[test]
+    fn a_test_that_says_skipped_is_not_counted_as_passed() {
+        let (summary, shown) = summary(
+            "test logs ... ok\n\nsuccesses:\n\n---- logs stdout ----\nSKIPPED: logs: no kubectl\nnoise\n\n\
+             successes:\n    logs\n\ntest result: ok. 2 passed; 0 failed; 0 ignored",
+        );
+        assert_eq!(
+            summary.report(),
+            "skipped:\n  logs: no kubectl\n1 passed, 0 failed, 1 skipped"
+        );
+        assert!(
+            !shown.contains(&"noise"),
+            "output of passing tests is not shown: {shown:?}"
+        );
+        assert!(shown.contains(&"test logs ... ok"));
+    }
+
+    #[test]
+    fn output_of_failing_tests_is_shown() {
+        let (_, shown) = summary(
+            "test a ... FAILED\n\nsuccesses:\n\nfailures:\n\n---- a stdout ----\nwhy it failed\n\n\
+             test result: FAILED. 0 passed; 1 failed; 0 ignored",
+        );
+        assert!(shown.contains(&"why it failed"));
+    }
+}

@@ -1,0 +1,67 @@
+//! `cargo xtask test`: set-up, one `cargo test` over the workspace, one summary.
+
+use std::{
+    io::{BufRead, BufReader},
+    process::{Command, Stdio},
+};
+
+use anyhow::Context;
+
+use crate::{kubectl, summary::Summary, workspace};
+
+/// Runs the tests; an error is what makes the exit code non-zero.
+pub(crate) fn run(chosen: &[String]) -> anyhow::Result<()> {
+    let mut missing = Vec::new();
+    let kubectl = match kubectl::obtain() {
+        Ok(path) => {
+            println!("kubectl: {}", path.display());
+            Some(path)
+        }
+        Err(error) => {
+            missing.push(format!("kubectl: {error:#}"));
+            None
+        }
+    };
+
+    let mut cargo = Command::new(workspace::cargo());
+    cargo
+        .current_dir(workspace::root()?)
+        .args(["test", "--no-fail-fast"]);
+    if chosen.is_empty() {
+        cargo.arg("--workspace");
+    } else {
+        cargo.args(chosen);
+    }
+    cargo.args(["--", "--show-output"]);
+    match kubectl {
+        Some(path) => cargo.env("BELAY_KUBECTL", path),
+        None => cargo.env_remove("BELAY_KUBECTL"),
+    };
+    let mut running = cargo
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot start cargo test")?;
+    let output = running.stdout.take().context("cargo test has no output")?;
+
+    let mut summary = Summary::default();
+    for line in BufReader::new(output).split(b'\n') {
+        let line = line?;
+        let line = String::from_utf8_lossy(&line);
+        if summary.take(&line) {
+            println!("{line}");
+        }
+    }
+    let status = running.wait()?;
+
+    println!();
+    for what in missing {
+        println!("missing: {what}");
+    }
+    println!("{}", summary.report());
+    anyhow::ensure!(!summary.failed(), "some tests failed");
+    anyhow::ensure!(
+        status.success(),
+        "cargo test ended with {status}; see its output above"
+    );
+    Ok(())
+}

@@ -1,0 +1,30 @@
+//! Where things are: the source tree, the cache outside of it, the cargo that called us.
+
+use std::{env, ffi::OsString, path::PathBuf};
+
+use anyhow::Context;
+
+/// The root of the source tree.
+pub(crate) fn root() -> anyhow::Result<PathBuf> {
+    let manifest = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let root = manifest
+        .ancestors()
+        .nth(2)
+        .context("xtask lies two directories below the root")?;
+    Ok(root.to_path_buf())
+}
+
+/// The cache for tools that are built once, outside the source tree.
+pub(crate) fn cache() -> anyhow::Result<PathBuf> {
+    let base = match (env::var_os("XDG_CACHE_HOME"), env::var_os("HOME")) {
+        (Some(cache), _) if !cache.is_empty() => PathBuf::from(cache),
+        (_, Some(home)) => PathBuf::from(home).join(".cache"),
+        (_, None) => anyhow::bail!("neither XDG_CACHE_HOME nor HOME is set; set one of them"),
+    };
+    Ok(base.join("belay"))
+}
+
+/// The cargo that runs us, so that the toolchain stays the same.
+pub(crate) fn cargo() -> OsString {
+    env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
