@@ -40,13 +40,8 @@ fn client_version(kubectl: &Path) -> Option<String> {
     Some(answer["clientVersion"]["gitVersion"].as_str()?.to_owned())
 }
 
-/// A vendor's build says so behind its version (`v1.32.4-dispatcher`, `v1.30.2+k3s1`). One that we
-/// built carries no number at all, because Kubernetes' release scripts stamp it and `go build`
-/// does not; its place in our cache vouches for it.
+/// A vendor's build says so behind its version (`v1.32.4-dispatcher`, `v1.30.2+k3s1`).
 fn is_stock(version: &str) -> bool {
-    if version.starts_with("v0.0.0-master") {
-        return true;
-    }
     let Some(numbers) = version.strip_prefix('v') else {
         return false;
     };
@@ -114,12 +109,15 @@ fn build(target: &Path) -> anyhow::Result<()> {
     let unfinished_path = unfinished
         .to_str()
         .context("the cache's path is not UTF-8")?;
-    run(&[
-        "build",
-        "-o",
-        unfinished_path,
-        "k8s.io/kubernetes/cmd/kubectl",
-    ])?;
+    // Kubernetes' release scripts stamp the version in the same way.
+    let stamp = [
+        "k8s.io/client-go/pkg/version",
+        "k8s.io/component-base/version",
+    ]
+    .map(|package| format!("-X {package}.gitVersion={KUBERNETES}"))
+    .join(" ");
+    let program = "k8s.io/kubernetes/cmd/kubectl";
+    run(&["build", "-ldflags", &stamp, "-o", unfinished_path, program])?;
     fs::rename(&unfinished, target)?;
     Ok(())
 }
@@ -151,7 +149,7 @@ mod tests {
     fn only_an_unchanged_kubectl_of_a_recent_version_is_stock() {
         assert!(is_stock("v1.30.0"));
         assert!(is_stock("v1.36.3"));
-        assert!(is_stock("v0.0.0-master+$Format:%H$"));
+        assert!(!is_stock("v0.0.0-master+$Format:%H$"));
         assert!(!is_stock("v1.29.9"));
         assert!(!is_stock("v1.32.4-dispatcher"));
         assert!(!is_stock("v1.31.0+k3s1"));
