@@ -1,1 +1,22 @@
-//! placeholder
+//! What a stock control plane would do for the embedded server. It runs only inside `belay up`
+//! and `belay server`; on a cluster the real scheduler does this work.
+//!
+//! ```text
+//!  watch nodes --.
+//!                +--> Ledger (pods, nodes) --plan--> [Bind | Refuse] --> binding, status, event
+//!  watch pods  --'         ^                               |
+//!                          '----- what was bound is -------'
+//!                                 counted at once
+//! ```
+//!
+//! One long-running task: [`binder::run`].
+//!
+//! **Invariant:** the only way to the server is a `kube::Client`; nothing here knows whose server
+//! it is.
+//!
+//! **Invariant:** where a pod goes is a pure function of the pod, the nodes and the number of pods
+//! on each ([`choose::choose`]); the driver makes no choice of its own.
+
+pub mod binder;
+pub mod choose;
+pub mod ledger;
