@@ -1,0 +1,198 @@
+//! Objects as a user would write them, built in one expression.
+
+use serde_json::{Value, json};
+
+/// A pod that runs to nowhere until told otherwise: no restart policy, no labels, no containers.
+pub fn pod(name: &str) -> PodBuilder {
+    PodBuilder {
+        object: json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": { "name": name },
+            "spec": { "containers": [], "terminationGracePeriodSeconds": 1 },
+        }),
+    }
+}
+
+/// Asks for `notifier` in the pod `pod`.
+pub fn notification(name: &str, pod: &str, notifier: &str) -> NotificationBuilder {
+    NotificationBuilder {
+        object: json!({
+            "apiVersion": "apps.k8s.io/v1alpha1",
+            "kind": "PodNotification",
+            "metadata": { "name": name },
+            "spec": { "podName": pod, "notifier": notifier },
+        }),
+    }
+}
+
+/// A handler that runs a command in the container.
+pub fn exec<const N: usize>(command: [&str; N]) -> Handler {
+    Handler {
+        fields: json!({ "handler": { "exec": { "command": command.as_slice() } } }),
+    }
+}
+
+/// A handler that signals the container's first process.
+pub fn signal(name: &str) -> Handler {
+    Handler {
+        fields: json!({ "handler": { "signal": name } }),
+    }
+}
+
+/// What a notifier does, and for how long at most.
+#[derive(Debug, Clone)]
+pub struct Handler {
+    fields: Value,
+}
+
+impl Handler {
+    pub fn timeout(mut self, seconds: u32) -> Self {
+        self.fields["timeoutSeconds"] = seconds.into();
+        self
+    }
+
+    /// Any further field of a notifier.
+    pub fn with(mut self, field: &str, value: impl Into<Value>) -> Self {
+        self.fields[field] = value.into();
+        self
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct PodBuilder {
+    object: Value,
+}
+
+impl PodBuilder {
+    /// Adds a container; what follows about containers is about this one.
+    pub fn container<const N: usize>(mut self, name: &str, command: [&str; N]) -> Self {
+        let containers = self.containers();
+        containers.push(json!({ "name": name, "image": "none", "command": command.as_slice() }));
+        self
+    }
+
+    /// Adds a container that does nothing until it is stopped.
+    pub fn idle(self, name: &str) -> Self {
+        self.container(name, ["sh", "-c", "while :; do sleep 3600 & wait; done"])
+    }
+
+    /// Declares a notifier in the last container.
+    pub fn notifier(mut self, name: &str, handler: Handler) -> Self {
+        let mut notifier = handler.fields;
+        notifier["name"] = name.into();
+        let container = self.last();
+        match container["notifiers"].as_array_mut() {
+            Some(notifiers) => notifiers.push(notifier),
+            None => container["notifiers"] = json!([notifier]),
+        }
+        self
+    }
+
+    /// Sets any field of the last container.
+    pub fn container_field(mut self, field: &str, value: impl Into<Value>) -> Self {
+        self.last()[field] = value.into();
+        self
+    }
+
+    /// Sets any field of the pod's spec.
+    pub fn spec(mut self, field: &str, value: impl Into<Value>) -> Self {
+        self.object["spec"][field] = value.into();
+        self
+    }
+
+    pub fn restart_policy(self, policy: &str) -> Self {
+        self.spec("restartPolicy", policy)
+    }
+
+    pub fn grace(self, seconds: u32) -> Self {
+        self.spec("terminationGracePeriodSeconds", seconds)
+    }
+
+    pub fn node(self, name: &str) -> Self {
+        self.spec("nodeName", name)
+    }
+
+    pub fn label(mut self, key: &str, value: &str) -> Self {
+        self.object["metadata"]["labels"][key] = value.into();
+        self
+    }
+
+    pub fn annotation(mut self, key: &str, value: &str) -> Self {
+        self.object["metadata"]["annotations"][key] = value.into();
+        self
+    }
+
+    pub fn build(self) -> Value {
+        self.object
+    }
+
+    fn containers(&mut self) -> &mut Vec<Value> {
+        self.object["spec"]["containers"]
+            .as_array_mut()
+            .expect("made as a list")
+    }
+
+    fn last(&mut self) -> &mut Value {
+        self.containers()
+            .last_mut()
+            .expect("a container comes before what is said about it")
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct NotificationBuilder {
+    object: Value,
+}
+
+impl NotificationBuilder {
+    pub fn deadline(self, seconds: u32) -> Self {
+        self.spec("deadlineSeconds", seconds)
+    }
+
+    /// Sets any field of the spec.
+    pub fn spec(mut self, field: &str, value: impl Into<Value>) -> Self {
+        self.object["spec"][field] = value.into();
+        self
+    }
+
+    pub fn build(self) -> Value {
+        self.object
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_reads_like_its_manifest() {
+        let built = pod("db")
+            .label("app", "db")
+            .container("main", ["sleep", "1"])
+            .notifier("lock", exec(["lock.sh"]).timeout(5))
+            .notifier("reload", signal("SIGHUP"))
+            .idle("side")
+            .build();
+        assert_eq!(built["metadata"]["labels"]["app"], "db");
+        let main = &built["spec"]["containers"][0];
+        assert_eq!(main["command"], json!(["sleep", "1"]));
+        assert_eq!(
+            main["notifiers"],
+            json!([
+                { "name": "lock", "handler": { "exec": { "command": ["lock.sh"] } }, "timeoutSeconds": 5 },
+                { "name": "reload", "handler": { "signal": "SIGHUP" } },
+            ])
+        );
+        assert_eq!(built["spec"]["containers"][1]["name"], "side");
+    }
+
+    #[test]
+    fn a_notification_names_pod_and_notifier() {
+        let built = notification("n", "db", "lock").deadline(7).build();
+        assert_eq!(
+            built["spec"],
+            json!({ "podName": "db", "notifier": "lock", "deadlineSeconds": 7 })
+        );
+    }
+}

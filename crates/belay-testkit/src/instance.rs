@@ -1,0 +1,346 @@
+//! A real Belay on a directory of its own: started, killed, started again.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
+
+use anyhow::Context;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::{
+    process::{Child, Command},
+    time::timeout,
+};
+
+use crate::{
+    binary,
+    reaper::{DIRECTORY_VARIABLE, Reaper},
+    rest::Rest,
+    wait::eventually,
+};
+
+/// The name of the node of `belay up` in tests.
+pub const NODE: &str = "n1";
+
+/// No program of ours takes this long to end once it was told to.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How the instance is laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// Everything in one process.
+    Up,
+    /// The server with its controllers; agents are processes of their own.
+    Server,
+}
+
+#[derive(Debug, Clone)]
+pub struct Builder {
+    role: Role,
+    arguments: Vec<String>,
+    environment: Vec<(String, String)>,
+}
+
+impl Builder {
+    pub fn arg(mut self, argument: impl Into<String>) -> Self {
+        self.arguments.push(argument.into());
+        self
+    }
+
+    pub fn gates(self, gates: &str) -> Self {
+        self.arg(format!("--feature-gates={gates}"))
+    }
+
+    /// In the environment of the first start only.
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Starts it and waits until it is ready (and, with `up`, until its node is).
+    pub async fn start(self) -> anyhow::Result<Instance> {
+        let dir = tempfile::Builder::new()
+            .prefix("belay-test-")
+            .tempdir()?
+            .keep();
+        let reaper = Reaper::watch(&dir)?;
+        fs::create_dir_all(dir.join("kubectl-home"))?;
+        let mut instance = Instance {
+            role: self.role,
+            arguments: self.arguments,
+            main: None,
+            agents: BTreeMap::new(),
+            log: dir.join("belay.log"),
+            dir,
+            reaper: Some(reaper),
+        };
+        instance.start_with(&self.environment).await?;
+        Ok(instance)
+    }
+}
+
+/// Dropping it ends every process it led to and removes its directory.
+#[derive(Debug)]
+pub struct Instance {
+    role: Role,
+    arguments: Vec<String>,
+    main: Option<Child>,
+    agents: BTreeMap<String, Child>,
+    log: PathBuf,
+    dir: PathBuf,
+    reaper: Option<Reaper>,
+}
+
+impl Instance {
+    /// `belay up`.
+    pub fn up() -> Builder {
+        Builder {
+            role: Role::Up,
+            arguments: Vec::new(),
+            environment: Vec::new(),
+        }
+    }
+
+    /// `belay server`, to which agents are added with [`Instance::start_agent`].
+    pub fn server() -> Builder {
+        Builder {
+            role: Role::Server,
+            ..Self::up()
+        }
+    }
+
+    /// The directory that belongs to this instance alone.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// What was given as `--data-dir`.
+    pub fn data_dir(&self) -> PathBuf {
+        self.dir.join("data")
+    }
+
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.data_dir().join("kubeconfig")
+    }
+
+    /// A file for the test's own use, as a path that fits into a shell command.
+    pub fn file(&self, name: &str) -> String {
+        self.dir.join(name).display().to_string()
+    }
+
+    /// Everything the programs have logged so far.
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// The pid of the main process.
+    pub fn pid(&self) -> anyhow::Result<u32> {
+        self.main
+            .as_ref()
+            .and_then(Child::id)
+            .context("the instance is not running")
+    }
+
+    /// The administrator that the instance's own kubeconfig describes.
+    pub async fn admin(&self) -> anyhow::Result<Rest> {
+        Rest::from_kubeconfig(&self.kubeconfig()).await
+    }
+
+    /// Somebody without credentials.
+    pub async fn anonymous(&self) -> anyhow::Result<Rest> {
+        Rest::anonymous(&self.kubeconfig()).await
+    }
+
+    /// Starts it again on the same directory.
+    pub async fn start_again(&mut self) -> anyhow::Result<()> {
+        self.start_with(&[]).await
+    }
+
+    /// Starts it again with other arguments (besides directory, address and node name).
+    pub async fn start_again_with_args(&mut self, arguments: &[&str]) -> anyhow::Result<()> {
+        self.arguments = arguments
+            .iter()
+            .map(|argument| (*argument).to_owned())
+            .collect();
+        self.start_with(&[]).await
+    }
+
+    async fn start_with(&mut self, environment: &[(String, String)]) -> anyhow::Result<()> {
+        // Its reappearance tells that the server has bound its port.
+        let _ = fs::remove_file(self.kubeconfig());
+        let mut command = self.command(match self.role {
+            Role::Up => "up",
+            Role::Server => "server",
+        })?;
+        command
+            .arg("--data-dir")
+            .arg(self.data_dir())
+            .args(["--listen", "127.0.0.1:0"]);
+        if self.role == Role::Up {
+            command.args(["--runtime", "process", "--node-name", NODE]);
+        }
+        command.args(&self.arguments);
+        command.envs(environment.iter().map(|(name, value)| (name, value)));
+        self.main = Some(command.spawn().context("cannot start belay")?);
+        let ready = self.ready().await;
+        ready.with_context(|| format!("belay did not become ready; its log:\n{}", self.log()))
+    }
+
+    async fn ready(&mut self) -> anyhow::Result<()> {
+        let (kubeconfig, wants_node) = (self.kubeconfig(), self.role == Role::Up);
+        let main = self.main.as_mut().context("not started")?;
+        let ready = eventually("readiness", async || {
+            if !kubeconfig.exists() {
+                return Ok(None);
+            }
+            let admin = Rest::from_kubeconfig(&kubeconfig).await?;
+            if !admin.get("/readyz").await?.status.is_success() {
+                return Ok(None);
+            }
+            if wants_node {
+                let node = admin.get(&format!("/api/v1/nodes/{NODE}")).await?.ok()?;
+                let conditions = node["status"]["conditions"].as_array();
+                let ready = conditions.is_some_and(|conditions| {
+                    conditions
+                        .iter()
+                        .any(|one| one["type"] == "Ready" && one["status"] == "True")
+                });
+                return Ok(ready.then_some(()));
+            }
+            Ok(Some(()))
+        });
+        tokio::select! {
+            ended = main.wait() => anyhow::bail!("it ended with {}", ended?),
+            ready = ready => ready,
+        }
+    }
+
+    /// Ends the main process as a power cut would, without asking it.
+    pub async fn kill9(&mut self) -> anyhow::Result<()> {
+        let mut main = self.main.take().context("the instance is not running")?;
+        main.kill().await.context("cannot kill belay")
+    }
+
+    /// Waits until the main process has ended by itself.
+    pub async fn ended(&mut self) -> anyhow::Result<ExitStatus> {
+        let mut main = self.main.take().context("the instance is not running")?;
+        let ended = timeout(PATIENCE, main.wait()).await;
+        Ok(ended.with_context(|| format!("belay did not end; its log:\n{}", self.log()))??)
+    }
+
+    /// Asks the main process to stop and waits for it.
+    pub async fn stop(&mut self) -> anyhow::Result<ExitStatus> {
+        let main = self.main.as_ref().context("the instance is not running")?;
+        terminate(main)?;
+        self.ended().await
+    }
+
+    /// Joins a node: a token, a kubeconfig from it, an agent with that kubeconfig.
+    pub async fn start_agent(
+        &mut self,
+        node: &str,
+        environment: &[(&str, &str)],
+    ) -> anyhow::Result<()> {
+        let kubeconfig = self.dir.join(format!("{node}.kubeconfig"));
+        if !kubeconfig.exists() {
+            fs::write(&kubeconfig, self.node_kubeconfig(node).await?)?;
+        }
+        let data_dir = self.dir.join(node);
+        let mut command = self.command("agent")?;
+        command.args([
+            "--mode=node",
+            "--node-name",
+            node,
+            "--listen",
+            "127.0.0.1:0",
+        ]);
+        command.arg("--kubeconfig").arg(&kubeconfig);
+        command.arg("--data-dir").arg(&data_dir);
+        command.envs(environment.iter().copied());
+        let agent = command.spawn().context("cannot start the agent")?;
+        self.agents.insert(node.to_owned(), agent);
+        Ok(())
+    }
+
+    /// The kubeconfig that lets a node in.
+    pub async fn node_kubeconfig(&self, node: &str) -> anyhow::Result<String> {
+        let mut command = Command::new(binary::belay()?);
+        command
+            .args(["token", "create", "--node", node, "--data-dir"])
+            .arg(self.data_dir());
+        let output = command.output().await?;
+        anyhow::ensure!(
+            output.status.success(),
+            "belay token create failed: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// Ends one agent without asking it.
+    pub async fn kill9_agent(&mut self, node: &str) -> anyhow::Result<()> {
+        let mut agent = self.agents.remove(node).context("no such agent")?;
+        agent.kill().await.context("cannot kill the agent")
+    }
+
+    /// Waits until one agent has ended by itself.
+    pub async fn agent_ended(&mut self, node: &str) -> anyhow::Result<ExitStatus> {
+        let mut agent = self.agents.remove(node).context("no such agent")?;
+        Ok(timeout(PATIENCE, agent.wait())
+            .await
+            .context("the agent did not end")??)
+    }
+
+    /// Runs another command of the program against this instance.
+    pub async fn belay(&self, arguments: &[&str]) -> anyhow::Result<std::process::Output> {
+        let mut command = Command::new(binary::belay()?);
+        command
+            .args(arguments)
+            .env("KUBECONFIG", self.kubeconfig())
+            .kill_on_drop(true);
+        let ended = timeout(PATIENCE * 3, command.output()).await;
+        Ok(ended.with_context(|| format!("belay {} did not end", arguments.join(" ")))??)
+    }
+
+    /// A role of the program, with its output in the log.
+    fn command(&self, role: &str) -> anyhow::Result<Command> {
+        let log = File::options().create(true).append(true).open(&self.log)?;
+        let mut command = Command::new(binary::belay()?);
+        command
+            .arg(role)
+            .env(DIRECTORY_VARIABLE, &self.dir)
+            .env_remove("KUBECONFIG")
+            .env_remove("BELAY_CRASH_AT")
+            .env("RUST_BACKTRACE", "1")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .kill_on_drop(true);
+        Ok(command)
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- log of the instance ---\n{}", self.log());
+        }
+        // The reaper kills what it finds until nothing is left, these included; they are dropped
+        // first so that no zombie of ours keeps it busy.
+        self.main = None;
+        self.agents.clear();
+        drop(self.reaper.take());
+    }
+}
+
+fn terminate(child: &Child) -> anyhow::Result<()> {
+    let pid = child
+        .id()
+        .and_then(|pid| i32::try_from(pid).ok())
+        .and_then(Pid::from_raw);
+    kill_process(pid.context("it has ended already")?, Signal::TERM)?;
+    Ok(())
+}

@@ -1,0 +1,162 @@
+//! A stock kubectl, pointed at one instance.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use anyhow::Context;
+use serde_json::Value;
+use tokio::{
+    io::AsyncWriteExt,
+    process::{Child, Command},
+    time::timeout,
+};
+
+use crate::{instance::Instance, skip::skip};
+
+/// No command of these tests takes this long, however busy the machine is.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// What a command came to.
+#[derive(Debug, Clone)]
+pub struct Ended {
+    pub success: bool,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+#[derive(Debug, Clone)]
+pub struct Kubectl {
+    program: PathBuf,
+    kubeconfig: PathBuf,
+    /// Discovery is cached under HOME; each instance has its own.
+    home: PathBuf,
+}
+
+impl Kubectl {
+    /// The kubectl for an instance, or `None` after having said that the test is skipped.
+    pub fn of(instance: &Instance) -> Option<Self> {
+        let Some(program) = find() else {
+            skip("no stock kubectl; `cargo xtask test` builds one and passes it in BELAY_KUBECTL");
+            return None;
+        };
+        Some(Self {
+            program,
+            kubeconfig: instance.kubeconfig(),
+            home: instance.dir().join("kubectl-home"),
+        })
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command
+            .args(arguments)
+            .env("KUBECONFIG", &self.kubeconfig)
+            .env("HOME", &self.home)
+            .env("NO_PROXY", "*")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        command
+    }
+
+    /// Runs a command to its end.
+    pub async fn run(&self, arguments: &[&str]) -> anyhow::Result<Ended> {
+        finish(self.command(arguments).spawn()?, arguments).await
+    }
+
+    /// Runs a command with further environment.
+    pub async fn run_with_env(
+        &self,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> anyhow::Result<Ended> {
+        let mut command = self.command(arguments);
+        command.envs(environment.iter().copied());
+        finish(command.spawn()?, arguments).await
+    }
+
+    /// Runs a command that must succeed; returns what it printed.
+    pub async fn ok(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        let ended = self.run(arguments).await?;
+        anyhow::ensure!(
+            ended.success,
+            "kubectl {} failed: {}{}",
+            arguments.join(" "),
+            ended.stderr,
+            ended.stdout
+        );
+        Ok(ended.stdout)
+    }
+
+    /// Runs a command that must fail; returns what it said.
+    pub async fn fails(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        let ended = self.run(arguments).await?;
+        anyhow::ensure!(
+            !ended.success,
+            "kubectl {} should have failed: {}",
+            arguments.join(" "),
+            ended.stdout
+        );
+        Ok(ended.stderr)
+    }
+
+    /// Runs a command that reads an object from its standard input (`-f -`).
+    pub async fn with_object(&self, arguments: &[&str], object: &Value) -> anyhow::Result<Ended> {
+        self.with_text(arguments, &serde_json::to_string(object)?)
+            .await
+    }
+
+    /// Runs a command that reads text from its standard input (`-f -`).
+    pub async fn with_text(&self, arguments: &[&str], text: &str) -> anyhow::Result<Ended> {
+        let mut child = self.command(arguments).stdin(Stdio::piped()).spawn()?;
+        let mut stdin = child
+            .stdin
+            .take()
+            .context("kubectl has no standard input")?;
+        // A command that refuses its flags does not read; its end tells more than our write.
+        let _ = stdin.write_all(text.as_bytes()).await;
+        drop(stdin);
+        finish(child, arguments).await
+    }
+
+    /// Starts a command that goes on (`get -w`, `logs -f`).
+    pub fn start(&self, arguments: &[&str]) -> anyhow::Result<Child> {
+        Ok(self.command(arguments).spawn()?)
+    }
+}
+
+async fn finish(child: Child, arguments: &[&str]) -> anyhow::Result<Ended> {
+    let output = timeout(PATIENCE, child.wait_with_output())
+        .await
+        .with_context(|| format!("kubectl {} did not end", arguments.join(" ")))??;
+    Ok(Ended {
+        success: output.status.success(),
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    })
+}
+
+/// The one we were told about, else the one that `cargo xtask kubectl` left in the cache.
+fn find() -> Option<PathBuf> {
+    if let Some(given) = env::var_os("BELAY_KUBECTL") {
+        return Some(PathBuf::from(given));
+    }
+    let cache = env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| Some(Path::new(&env::var_os("HOME")?).join(".cache")))?;
+    let mut built: Vec<_> = fs::read_dir(cache.join("belay/bin"))
+        .ok()?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            name.is_some_and(|name| name.starts_with("kubectl-v") && !name.ends_with(".building"))
+        })
+        .collect();
+    built.sort();
+    built.pop()
+}
