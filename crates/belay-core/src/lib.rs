@@ -1,1 +1,21 @@
-//! placeholder
+//! The pure machines of Belay: what is decided, without anything that acts.
+//!
+//! ```text
+//!   facts, events, numbers for time                new state, effects as values
+//!   -------------------------------->  machine  -------------------------------->  a thin driver
+//!                                                                                   carries out
+//! ```
+//!
+//! - [`delivery`]: one PodNotification on the node that runs it: claim, journal, attempts, result.
+//! - [`resolve`]: what a PodNotification comes to in the write that creates it.
+//! - [`clock`]: how late it may be on the server, seen from a node.
+//!
+//! **Invariant:** no runtime, no Kubernetes client and no clock among the dependencies. Time comes
+//! in as plain numbers, so every machine can be run through all its states in a test.
+//!
+//! **Invariant:** a machine never waits and never fails. What it cannot use in its present state it
+//! ignores, because events may come late and twice.
+
+pub mod clock;
+pub mod delivery;
+pub mod resolve;

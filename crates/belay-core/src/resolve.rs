@@ -1,0 +1,150 @@
+//! What a PodNotification comes to at its creation.
+//!
+//! The embedded server asks in the creating write, so that a notification which can reach nobody is
+//! final from its first revision and nobody has to wait for an agent to say so.
+
+/// What is known of the pod that a notification names. The caller borrows it from its own copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PodFacts<'a> {
+    /// UID of the pod: a later pod of the same name is another pod.
+    pub uid: &'a str,
+    /// Node that the pod is bound to.
+    pub node: Option<&'a str>,
+    /// `status.phase`.
+    pub phase: &'a str,
+    /// Whether `metadata.deletionTimestamp` is set.
+    pub terminating: bool,
+    /// Whether any container that may carry notifiers declares the one asked for.
+    pub declares: bool,
+}
+
+/// What becomes of the notification.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Resolution {
+    /// The node's agent will claim it: `status.nodeName` and `status.podUID` are set, once.
+    Assign {
+        /// Node whose agent runs the pod.
+        node: String,
+        /// The pod as it is now.
+        pod_uid: String,
+    },
+    /// Final at once.
+    Failed {
+        /// Error type: `PodNotFound`, `PodTerminating` or `ContainerNotRunning`.
+        error: &'static str,
+        /// Says what to do.
+        message: String,
+    },
+    /// Final at once and succeeded, with no containers and the condition `NotifierFound=False`.
+    NothingDeclared,
+}
+
+/// Decides for one notification.
+///
+/// The order of the questions is the order in which a user can act on the answers: a pod that is
+/// not there, one that is going, one that does not run, and only then one that runs but does not
+/// declare the notifier.
+pub fn resolve(pod_name: &str, notifier: &str, pod: Option<PodFacts<'_>>) -> Resolution {
+    let Some(pod) = pod else {
+        return Resolution::Failed {
+            error: "PodNotFound",
+            message: format!(
+                "pod \"{pod_name}\" does not exist in this namespace; nothing was run"
+            ),
+        };
+    };
+    if pod.terminating {
+        return Resolution::Failed {
+            error: "PodTerminating",
+            message: format!("pod \"{pod_name}\" is being deleted; notifier \"{notifier}\" was not run"),
+        };
+    }
+    match (pod.phase, pod.node) {
+        ("Running", Some(node)) if pod.declares => Resolution::Assign {
+            node: node.to_owned(),
+            pod_uid: pod.uid.to_owned(),
+        },
+        ("Running", Some(_)) => Resolution::NothingDeclared,
+        (phase, _) => Resolution::Failed {
+            error: "ContainerNotRunning",
+            message: format!(
+                "pod \"{pod_name}\" is {}, not Running; create the notification again when it runs",
+                if phase.is_empty() { "Pending" } else { phase }
+            ),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn running<'a>() -> PodFacts<'a> {
+        PodFacts {
+            uid: "u1",
+            node: Some("n1"),
+            phase: "Running",
+            terminating: false,
+            declares: true,
+        }
+    }
+
+    fn error_of(resolution: Resolution) -> &'static str {
+        match resolution {
+            Resolution::Failed { error, .. } => error,
+            Resolution::Assign { .. } => "assigned",
+            Resolution::NothingDeclared => "nothing declared",
+        }
+    }
+
+    #[test]
+    fn a_running_pod_that_declares_the_notifier_is_assigned_to_its_node() {
+        assert_eq!(
+            resolve("db", "lock", Some(running())),
+            Resolution::Assign { node: "n1".into(), pod_uid: "u1".into() }
+        );
+    }
+
+    #[test]
+    fn the_podnotification_fails_immediately_if_the_pod_does_not_exist() {
+        assert_eq!(error_of(resolve("db", "lock", None)), "PodNotFound");
+    }
+
+    #[test]
+    fn the_podnotification_completes_immediately_if_no_container_declares_the_notifier() {
+        let pod = PodFacts { declares: false, ..running() };
+        assert_eq!(resolve("db", "lock", Some(pod)), Resolution::NothingDeclared);
+    }
+
+    #[test]
+    fn every_combination_of_facts_has_the_answer_of_its_first_obstacle() {
+        for phase in ["", "Pending", "Running", "Succeeded", "Failed", "Unknown"] {
+            for node in [None, Some("n1")] {
+                for terminating in [false, true] {
+                    for declares in [false, true] {
+                        let facts = PodFacts { uid: "u1", node, phase, terminating, declares };
+                        let expected = if terminating {
+                            "PodTerminating"
+                        } else if phase != "Running" || node.is_none() {
+                            "ContainerNotRunning"
+                        } else if declares {
+                            "assigned"
+                        } else {
+                            "nothing declared"
+                        };
+                        assert_eq!(error_of(resolve("db", "lock", Some(facts))), expected, "{facts:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn messages_name_the_pod_and_the_phase() {
+        let pod = PodFacts { phase: "Pending", ..running() };
+        let Resolution::Failed { message, .. } = resolve("db", "lock", Some(pod)) else {
+            panic!("a pending pod cannot be notified");
+        };
+        assert!(message.contains("\"db\"") && message.contains("Pending"), "{message}");
+    }
+}

@@ -1,0 +1,603 @@
+//! The world around the machine: what is durable, what is on its way, and what really happened.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use belay_core::delivery::{
+    Conclusion, Delivery, Effect, Entry, Event, Facts, Outcome, Outlook, Record, Trace, Verdict, View,
+    attempt_id, open,
+};
+
+/// The deadline; before it the clock shows 0, after it 10.
+const DEADLINE: i64 = 10;
+
+/// How often each fault may happen, so that the number of states stays finite.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Limits {
+    pub crashes: u8,
+    pub restarts: u8,
+    pub shim_kills: u8,
+    pub journal_losses: u8,
+    pub deletions: u8,
+    pub rivals: u8,
+    /// Whether a finalizer holds a deleted object back.
+    pub finalizer: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Ending {
+    Ours(Conclusion),
+    Controllers,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+struct Object {
+    version: u8,
+    claim: Option<Record>,
+    foreign: bool,
+    ending: Option<Ending>,
+    deleting: bool,
+    gone: bool,
+}
+
+impl Object {
+    fn view(&self) -> View {
+        if self.gone {
+            View::Gone
+        } else if self.ending.is_some() {
+            View::Final
+        } else if self.foreign {
+            View::Foreign
+        } else if self.deleting {
+            View::Deleting(self.claim.clone())
+        } else {
+            self.claim.clone().map_or(View::Unclaimed, View::Ours)
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Attempt {
+    Running,
+    Ended(Outcome),
+    Lost,
+}
+
+/// A request on its way to the server. It outlives the agent that sent it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Request {
+    /// Which life of the agent sent it.
+    life: u8,
+    /// The version it is conditional on.
+    version: u8,
+    body: Body,
+}
+
+/// Ordered by its text only, so that it can stand in a set.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Body {
+    Claim,
+    Report,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Agent {
+    delivery: Delivery,
+    /// The version of the object that it has read last.
+    read: u8,
+    claim: Option<Record>,
+    report: Option<Conclusion>,
+    /// The newest journal write that is not on disk yet.
+    unsynced: Option<(u32, Record)>,
+    /// Containers that wait for a slot.
+    queue: BTreeSet<String>,
+    mail: Vec<Event>,
+    follows: bool,
+}
+
+/// One thing that can happen.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Act {
+    Start,
+    Crash,
+    Land(Request),
+    Sync,
+    Mail(Event),
+    Slot(String),
+    ActionEnds(String),
+    ShimDies(String),
+    ContainerRestarts(String),
+    TimePasses,
+    Delete,
+    RivalClaims,
+    ControllerEnds,
+    LoseJournal,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct World {
+    limits: Limits,
+    containers: BTreeMap<String, bool>,
+    object: Object,
+    journal: Option<Record>,
+    attempts: BTreeMap<(String, u32), Attempt>,
+    incarnation: BTreeMap<String, u8>,
+    requests: BTreeSet<Request>,
+    /// What the requests of an agent's life carried.
+    sent: BTreeMap<Request, Sent>,
+    late: bool,
+    life: u8,
+    agent: Option<Agent>,
+    /// What really happened: starts per container, and whether one ran to its end.
+    runs: BTreeMap<String, u32>,
+    ran_out: BTreeSet<String>,
+    recorded: BTreeSet<String>,
+    claim_landed: bool,
+    followed: bool,
+    broken_start: Option<&'static str>,
+    broken_result: Option<&'static str>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Sent {
+    Claim(Record),
+    Report(Conclusion),
+}
+
+fn ended(verdict: Verdict) -> Outcome {
+    Outcome { started: Some(1), ..Outcome::unstarted(verdict, 2) }
+}
+
+impl World {
+    pub fn new(containers: &[(&str, bool)], limits: Limits) -> Self {
+        World {
+            limits,
+            containers: containers.iter().map(|(name, traceable)| ((*name).to_owned(), *traceable)).collect(),
+            object: Object::default(),
+            journal: None,
+            attempts: BTreeMap::new(),
+            incarnation: containers.iter().map(|(name, _)| ((*name).to_owned(), 1)).collect(),
+            requests: BTreeSet::new(),
+            sent: BTreeMap::new(),
+            late: false,
+            life: 0,
+            agent: None,
+            runs: BTreeMap::new(),
+            ran_out: BTreeSet::new(),
+            recorded: BTreeSet::new(),
+            claim_landed: false,
+            followed: false,
+            broken_start: None,
+            broken_result: None,
+        }
+    }
+
+    pub fn broken_start(&self) -> Option<&'static str> {
+        self.broken_start
+    }
+
+    pub fn broken_result(&self) -> Option<&'static str> {
+        self.broken_result
+    }
+
+    pub fn has_succeeded(&self) -> bool {
+        matches!(&self.object.ending, Some(Ending::Ours(conclusion)) if conclusion.succeeded())
+    }
+
+    pub fn was_followed(&self) -> bool {
+        self.followed
+    }
+
+    /// The object has its end, and nothing of the delivery is left on the node.
+    pub fn is_resolved(&self) -> bool {
+        let object = &self.object;
+        let ended = object.ending.is_some() || object.foreign || object.gone;
+        ended
+            && self.journal.is_none()
+            && !self.attempts.values().any(|attempt| *attempt == Attempt::Running)
+            && self.agent.as_ref().is_some_and(|agent| agent.delivery.is_over())
+    }
+
+    pub fn actions(&self) -> Vec<Act> {
+        let mut acts = Vec::new();
+        acts.extend(self.requests.iter().cloned().map(Act::Land));
+        match &self.agent {
+            None => {
+                acts.push(Act::Start);
+                if self.limits.journal_losses > 0 && self.journal.is_some() {
+                    acts.push(Act::LoseJournal);
+                }
+                if self.late && self.object.ending.is_none() && !self.object.gone && !self.object.foreign {
+                    acts.push(Act::ControllerEnds);
+                }
+            }
+            Some(agent) => {
+                if agent.unsynced.is_some() {
+                    acts.push(Act::Sync);
+                }
+                acts.extend(agent.mail.iter().cloned().map(Act::Mail));
+                acts.extend(agent.queue.iter().cloned().map(Act::Slot));
+                if self.limits.crashes > 0 {
+                    acts.push(Act::Crash);
+                }
+            }
+        }
+        for ((container, _), attempt) in &self.attempts {
+            if *attempt == Attempt::Running {
+                acts.push(Act::ActionEnds(container.clone()));
+                if self.limits.shim_kills > 0 {
+                    acts.push(Act::ShimDies(container.clone()));
+                }
+            }
+        }
+        if self.limits.restarts > 0 {
+            acts.extend(self.containers.keys().cloned().map(Act::ContainerRestarts));
+        }
+        if !self.late {
+            acts.push(Act::TimePasses);
+        }
+        if self.limits.deletions > 0 && !self.object.gone {
+            acts.push(Act::Delete);
+        }
+        if self.limits.rivals > 0 && self.object.view() == View::Unclaimed {
+            acts.push(Act::RivalClaims);
+        }
+        acts
+    }
+
+    pub fn act(&mut self, act: Act) {
+        match act {
+            Act::Start => self.start(),
+            Act::Crash => {
+                self.limits.crashes -= 1;
+                self.agent = None;
+            }
+            Act::Land(request) => self.land(&request),
+            Act::Sync => {
+                if let Some((seq, record)) = self.agent.as_mut().and_then(|agent| agent.unsynced.take()) {
+                    for (container, entry) in &record.entries {
+                        if entry.outcome.is_some() {
+                            self.recorded.insert(container.clone());
+                        }
+                    }
+                    self.journal = Some(record);
+                    self.mail(Event::Journalled { seq });
+                }
+            }
+            Act::Mail(event) => {
+                if let Some(agent) = &mut self.agent
+                    && let Some(at) = agent.mail.iter().position(|mail| *mail == event)
+                {
+                    agent.mail.remove(at);
+                }
+                self.feed(event);
+            }
+            Act::Slot(container) => {
+                if let Some(agent) = &mut self.agent {
+                    agent.queue.remove(&container);
+                }
+                self.feed(Event::Slot { container });
+            }
+            Act::ActionEnds(container) => {
+                self.ran_out.insert(container.clone());
+                self.end_running(&container, Attempt::Ended(ended(Verdict::Succeeded)));
+            }
+            Act::ShimDies(container) => {
+                self.limits.shim_kills -= 1;
+                self.end_running(&container, Attempt::Lost);
+            }
+            Act::ContainerRestarts(container) => {
+                self.limits.restarts -= 1;
+                self.ran_out.insert(container.clone());
+                self.end_running(&container, Attempt::Ended(ended(Verdict::Signaled { signal: 9 })));
+                if let Some(incarnation) = self.incarnation.get_mut(&container) {
+                    *incarnation += 1;
+                }
+            }
+            Act::TimePasses => {
+                self.late = true;
+                self.mail(Event::Tick);
+            }
+            Act::Delete => {
+                self.limits.deletions -= 1;
+                self.object.version += 1;
+                if self.limits.finalizer {
+                    self.object.deleting = true;
+                } else {
+                    self.object.gone = true;
+                }
+                self.mail(Event::Seen(self.object.view()));
+            }
+            Act::RivalClaims => {
+                self.limits.rivals -= 1;
+                self.object.version += 1;
+                self.object.foreign = true;
+                self.mail(Event::Seen(View::Foreign));
+            }
+            Act::ControllerEnds => {
+                self.object.version += 1;
+                self.object.ending = Some(Ending::Controllers);
+            }
+            Act::LoseJournal => {
+                self.limits.journal_losses -= 1;
+                self.journal = None;
+            }
+        }
+    }
+
+    fn now(&self) -> i64 {
+        if self.late { DEADLINE } else { 0 }
+    }
+
+    fn mail(&mut self, event: Event) {
+        if let Some(agent) = &mut self.agent
+            && !agent.delivery.is_over()
+            && !agent.mail.contains(&event)
+        {
+            agent.mail.push(event);
+        }
+    }
+
+    fn plan(&self) -> Record {
+        Record {
+            pod_uid: "p".into(),
+            entries: self
+                .containers
+                .iter()
+                .map(|(name, traceable)| (name.clone(), Entry::planned(Some(self.id(name)), *traceable)))
+                .collect(),
+        }
+    }
+
+    fn id(&self, container: &str) -> String {
+        format!("{container}{}", self.incarnation[container])
+    }
+
+    fn start(&mut self) {
+        self.life += 1;
+        let facts = Facts {
+            view: self.object.view(),
+            journal: self.journal.clone(),
+            outlook: Outlook::Run(self.plan()),
+            deadline: DEADLINE,
+        };
+        let (delivery, effects) = open(facts, self.now());
+        self.agent = Some(Agent {
+            delivery,
+            read: self.object.version,
+            claim: None,
+            report: None,
+            unsynced: None,
+            queue: BTreeSet::new(),
+            mail: Vec::new(),
+            follows: false,
+        });
+        self.carry_out(effects);
+    }
+
+    fn feed(&mut self, event: Event) {
+        let now = self.now();
+        if let Some(agent) = &mut self.agent {
+            let (delivery, effects) = agent.delivery.clone().next(event, now);
+            agent.delivery = delivery;
+            if agent.delivery.is_over() {
+                agent.mail.clear();
+                agent.queue.clear();
+            }
+            self.carry_out(effects);
+        }
+    }
+
+    fn carry_out(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            let life = self.life;
+            match effect {
+                Effect::Claim(record) => self.send(Body::Claim, Sent::Claim(record), life),
+                Effect::Report(conclusion) => self.send(Body::Report, Sent::Report(conclusion), life),
+                Effect::Journal { seq, record } => {
+                    if let Some(agent) = &mut self.agent {
+                        agent.unsynced = Some((seq, record));
+                    }
+                }
+                Effect::Find { container, attempt } => {
+                    let trace = self.trace(&container, attempt);
+                    let same_incarnation = self.same_incarnation(&container);
+                    self.mail(Event::Found { container, attempt, trace, same_incarnation });
+                }
+                Effect::Queue { container } => {
+                    if let Some(agent) = &mut self.agent {
+                        agent.queue.insert(container);
+                    }
+                }
+                Effect::Start { container, attempt } => self.start_action(container, attempt),
+                Effect::Follow { container, attempt } => {
+                    self.followed = true;
+                    // It may have ended since it was found.
+                    match self.attempts.get(&(container.clone(), attempt)) {
+                        Some(Attempt::Ended(outcome)) => {
+                            let outcome = outcome.clone();
+                            self.mail(Event::Ended { container, attempt, outcome });
+                        }
+                        Some(Attempt::Lost) | None => {
+                            let same_incarnation = self.same_incarnation(&container);
+                            self.mail(Event::Found {
+                                container,
+                                attempt,
+                                trace: Trace::Lost,
+                                same_incarnation,
+                            });
+                        }
+                        Some(Attempt::Running) => {}
+                    }
+                }
+                Effect::Cancel { container } => {
+                    let outcome = ended(Verdict::Cancelled { survivors: vec![] });
+                    self.end_running(&container, Attempt::Ended(outcome));
+                }
+                Effect::Audit { .. } => {}
+                Effect::Forget(_) => {
+                    self.journal = None;
+                    if let Some(agent) = &mut self.agent {
+                        agent.unsynced = None;
+                    }
+                    self.attempts.retain(|_, attempt| *attempt == Attempt::Running);
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, body: Body, sent: Sent, life: u8) {
+        let Some(agent) = &self.agent else { return };
+        let request = Request { life, version: agent.read, body };
+        self.sent.insert(request.clone(), sent);
+        self.requests.insert(request);
+    }
+
+    /// A request reaches the server; the answer goes to the agent if it still lives.
+    fn land(&mut self, request: &Request) {
+        self.requests.remove(request);
+        let Some(sent) = self.sent.remove(request) else { return };
+        let fits = request.version == self.object.version
+            && !matches!(self.object.view(), View::Gone | View::Final | View::Foreign);
+        let answer = match (fits, sent) {
+            (true, Sent::Claim(record)) => {
+                self.object.version += 1;
+                self.object.claim = Some(record);
+                self.claim_landed = true;
+                Event::Claimed
+            }
+            (true, Sent::Report(conclusion)) => {
+                self.check_result(&conclusion);
+                self.object.version += 1;
+                self.object.ending = Some(Ending::Ours(conclusion));
+                Event::Reported
+            }
+            (false, Sent::Claim(_)) => Event::ClaimRefused(self.object.view()),
+            (false, Sent::Report(_)) => Event::ReportRefused(self.object.view()),
+        };
+        if request.life == self.life {
+            let version = self.object.version;
+            if let Some(agent) = &mut self.agent {
+                agent.read = version;
+            }
+            self.mail(answer);
+        }
+    }
+
+    fn trace(&self, container: &str, attempt: u32) -> Trace {
+        if !self.containers[container] {
+            return Trace::Lost;
+        }
+        match self.attempts.get(&(container.to_owned(), attempt)) {
+            None => Trace::NeverStarted,
+            Some(Attempt::Running) => Trace::Running,
+            Some(Attempt::Ended(outcome)) => Trace::Ended(outcome.clone()),
+            Some(Attempt::Lost) => Trace::Lost,
+        }
+    }
+
+    fn same_incarnation(&self, container: &str) -> bool {
+        let recorded = match self.agent.as_ref().map(|agent| agent.delivery.phase()) {
+            Some(belay_core::delivery::Phase::Working { legs, .. }) => {
+                legs.get(container).and_then(|leg| leg.entry.container_id.clone())
+            }
+            Some(_) | None => None,
+        };
+        recorded == Some(self.id(container))
+    }
+
+    fn start_action(&mut self, container: String, attempt: u32) {
+        if !self.same_incarnation(&container) {
+            // The runtime pins a start to its incarnation and refuses it.
+            let outcome = Outcome::unstarted(Verdict::ContainerRestarted { may_have_run: attempt > 1 }, 2);
+            return self.mail(Event::Ended { container, attempt, outcome });
+        }
+        let journalled = self
+            .journal
+            .as_ref()
+            .and_then(|journal| journal.entries.get(&container))
+            .is_some_and(|entry| {
+                entry.attempt == attempt
+                    && entry.container_id == Some(self.id(&container))
+                    && entry.outcome.is_none()
+            });
+        let known = self.attempts.iter().any(|((name, _), state)| {
+            *name == container && matches!(state, Attempt::Running | Attempt::Ended(_))
+        });
+        let broken = if self.late {
+            Some("started after the deadline")
+        } else if !self.claim_landed {
+            Some("started before the claim was durable")
+        } else if !journalled {
+            Some("started before the journal had it")
+        } else if known || (self.containers[&container] && self.ran_out.contains(&container)) {
+            Some("started although an earlier outcome could be known")
+        } else if self.recorded.contains(&container) {
+            Some("started although a result was recorded")
+        } else if self.object.foreign {
+            Some("started on another's claim")
+        } else {
+            None
+        };
+        self.broken_start = self.broken_start.or(broken);
+        *self.runs.entry(container.clone()).or_default() += 1;
+        if self.containers[&container] {
+            assert_eq!(attempt_id("u", &container, attempt), format!("u.{container}.{attempt}"));
+            self.attempts.insert((container, attempt), Attempt::Running);
+        } else {
+            self.ran_out.insert(container.clone());
+            self.mail(Event::Ended { container, attempt, outcome: ended(Verdict::Succeeded) });
+        }
+    }
+
+    fn end_running(&mut self, container: &str, end: Attempt) {
+        let running = self
+            .attempts
+            .iter()
+            .find(|((name, _), attempt)| name == container && **attempt == Attempt::Running)
+            .map(|(key, _)| key.clone());
+        let Some((container, attempt)) = running else { return };
+        let same_incarnation = self.same_incarnation(&container);
+        let event = match &end {
+            Attempt::Ended(outcome) => {
+                Event::Ended { container: container.clone(), attempt, outcome: outcome.clone() }
+            }
+            Attempt::Running | Attempt::Lost => Event::Found {
+                container: container.clone(),
+                attempt,
+                trace: Trace::Lost,
+                same_incarnation,
+            },
+        };
+        self.attempts.insert((container, attempt), end);
+        self.mail(event);
+    }
+
+    /// Compares what the result says with what really happened.
+    fn check_result(&mut self, conclusion: &Conclusion) {
+        let runs = |container: &str| self.runs.get(container).copied().unwrap_or(0);
+        let broken = match conclusion {
+            Conclusion::Refused(Verdict::Expired | Verdict::Cancelled { .. }) => {
+                self.runs.values().any(|runs| *runs > 0).then_some("refused, but something ran")
+            }
+            Conclusion::Refused(_) | Conclusion::NothingDeclared => Some("refused without a reason"),
+            Conclusion::Ran(record) => record.entries.iter().find_map(|(container, entry)| {
+                let runs = runs(container);
+                let Some(outcome) = &entry.outcome else { return Some("a container without outcome") };
+                let traceable = self.containers[container];
+                match &outcome.verdict {
+                    Verdict::Succeeded if runs == 0 => Some("succeeded without a run"),
+                    Verdict::Expired if runs > 0 => Some("expired, but it ran"),
+                    Verdict::ContainerRestarted { may_have_run: false } if runs > 0 => {
+                        Some("restarted before the start, but it ran")
+                    }
+                    Verdict::Interrupted if traceable && runs == 0 => {
+                        Some("interrupted, but provably never started")
+                    }
+                    _ if traceable && entry.attempt != runs => Some("attempts differ from the runs"),
+                    _ => None,
+                }
+            }),
+        };
+        self.broken_result = self.broken_result.or(broken);
+    }
+}
