@@ -1,0 +1,211 @@
+//! Ends the PodNotifications that nobody else will end.
+//!
+//! # Expected flow
+//!
+//! Watches feed a [`Tracker`], which knows when each unfinished object falls due. A due object is
+//! read again, judged again on what was read, and written with the resource version of that read.
+//!
+//! # Guarantees
+//!
+//! - Unclaimed past its deadline: `Failed`, `Expired`. Claimed, past its deadline, and the claiming
+//!   node silent for [`decide::NODE_SILENCE`]: `Failed`, `Interrupted`. Finished and past its
+//!   `ttlSecondsAfterFinished`: deleted.
+//! - A claim or a result that is written between the read and the write wins: the write is refused
+//!   by the server, and the object is judged afresh.
+//! - Never early; see [`decide::MARGIN`].
+//!
+//! # Caveats
+//!
+//! Silence is measured from what this process has seen, so after its own restart a lost node is
+//! given the full time again.
+
+pub mod decide;
+mod record;
+pub mod tracker;
+
+use std::time::Duration;
+
+use belay_api::notification::PodNotification;
+use futures::future::FutureExt as _;
+use futures::stream::{BoxStream, StreamExt as _};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::{Api, DeleteParams, PostParams, Preconditions};
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Client, ResourceExt as _};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use decide::{Facts, Verdict};
+use tracker::{Key, Now, Tracker};
+
+/// Where nodes keep their leases.
+const NODE_LEASES: &str = "kube-node-lease";
+/// How long a write that failed waits before it is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+/// How many objects are read and written at once.
+const CONCURRENT: usize = 16;
+
+/// Runs until `shutdown`.
+pub async fn run(client: Client, shutdown: CancellationToken) {
+    let mut notifications: BoxStream<'_, _> = watcher(
+        Api::<PodNotification>::all(client.clone()),
+        watcher::Config::default(),
+    )
+    .default_backoff()
+    .boxed();
+    let mut leases: BoxStream<'_, _> = watcher(
+        Api::<Lease>::namespaced(client.clone(), NODE_LEASES),
+        watcher::Config::default(),
+    )
+    .default_backoff()
+    .boxed();
+    let mut tracker = Tracker::new(Instant::now());
+    loop {
+        let next = tracker.next_due();
+        let timer = async {
+            match next {
+                Some(at) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            Some(event) = notifications.next() => notification_event(&mut tracker, event),
+            Some(event) = leases.next() => lease_event(&mut tracker, event),
+            () = timer => {}
+        }
+        // Everything that is known already counts before anything is judged.
+        while let Some(Some(event)) = notifications.next().now_or_never() {
+            notification_event(&mut tracker, event);
+        }
+        while let Some(Some(event)) = leases.next().now_or_never() {
+            lease_event(&mut tracker, event);
+        }
+        let due = tracker.due(Now::read());
+        if due.is_empty() {
+            continue;
+        }
+        let judged = futures::stream::iter(due)
+            .map(|key| judge(&client, &tracker, key))
+            .buffer_unordered(CONCURRENT)
+            .collect::<Vec<_>>();
+        let judged = tokio::select! {
+            () = shutdown.cancelled() => return,
+            judged = judged => judged,
+        };
+        let again = Instant::now() + RETRY;
+        for (key, facts) in judged.into_iter().flatten() {
+            tracker.retry(key, facts, again);
+        }
+    }
+}
+
+fn notification_event(tracker: &mut Tracker, event: watcher::Result<Event<PodNotification>>) {
+    match event {
+        Ok(Event::Init) => tracker.listing(),
+        Ok(Event::InitApply(object)) => {
+            if let Some(facts) = record::facts(&object) {
+                tracker.listed(record::key(&object), facts, Now::read());
+            }
+        }
+        Ok(Event::InitDone) => tracker.listing_done(),
+        Ok(Event::Apply(object)) => {
+            if let Some(facts) = record::facts(&object) {
+                tracker.applied(record::key(&object), facts, Now::read());
+            }
+        }
+        Ok(Event::Delete(object)) => tracker.forget(&record::key(&object)),
+        Err(error) => debug!(%error, "watch of podnotifications interrupted; it is resumed"),
+    }
+}
+
+fn lease_event(tracker: &mut Tracker, event: watcher::Result<Event<Lease>>) {
+    match event {
+        Ok(Event::Apply(lease) | Event::InitApply(lease)) => {
+            let renewed = lease
+                .spec
+                .as_ref()
+                .and_then(|spec| spec.renew_time.as_ref());
+            let renewed = renewed.map(|time| time.0.to_string());
+            tracker.heartbeat(&lease.name_any(), renewed, Now::read());
+        }
+        // A lease that is gone is not renewed any more; its silence goes on growing.
+        Ok(Event::Delete(_) | Event::Init | Event::InitDone) => {}
+        Err(error) => debug!(%error, "watch of leases interrupted; it is resumed"),
+    }
+}
+
+/// Reads one object again, judges it and writes the verdict. Returns what to keep tracking when
+/// it was not settled.
+async fn judge(client: &Client, tracker: &Tracker, key: Key) -> Option<(Key, Facts)> {
+    let api: Api<PodNotification> = Api::namespaced(client.clone(), &key.namespace);
+    let object = match api.get_opt(&key.name).await {
+        Ok(Some(object)) if record::key(&object) == key => object,
+        Ok(_) => return None,
+        Err(error) => {
+            warn!(namespace = key.namespace, name = key.name, %error, "cannot be read; trying again");
+            // Unclaimed facts of long ago: it is due again at once, and read again then.
+            return Some((key, Facts::overdue()));
+        }
+    };
+    let facts = record::facts(&object)?;
+    let verdict = tracker.verdict(&facts, Now::read());
+    let written = match &verdict {
+        Verdict::Leave => return None,
+        Verdict::LookAgain { .. } => return Some((key, facts)),
+        Verdict::Collect => collect(&api, &object).await,
+        Verdict::Expire | Verdict::Interrupt { .. } => end(client, &api, &object, &verdict).await,
+    };
+    let (namespace, name) = (&key.namespace, &key.name);
+    match written {
+        Ok(()) => {
+            info!(namespace, name, ?verdict, "settled");
+            None
+        }
+        Err(kube::Error::Api(status)) if status.code == 404 => None,
+        Err(kube::Error::Api(status)) if status.code == 409 => {
+            debug!(namespace, name, "changed meanwhile; judging it afresh");
+            Some((key, facts))
+        }
+        Err(error) => {
+            warn!(namespace, name, %error, "verdict could not be written; trying again");
+            Some((key, facts))
+        }
+    }
+}
+
+async fn collect(api: &Api<PodNotification>, object: &PodNotification) -> kube::Result<()> {
+    let params = DeleteParams::default().preconditions(Preconditions {
+        uid: object.uid(),
+        resource_version: object.resource_version(),
+    });
+    api.delete(&object.name_any(), &params).await.map(|_| ())
+}
+
+async fn end(
+    client: &Client,
+    api: &Api<PodNotification>,
+    object: &PodNotification,
+    verdict: &Verdict,
+) -> kube::Result<()> {
+    let now = jiff::Timestamp::now();
+    let Some(ended) = record::ended(object, verdict, now) else {
+        return Ok(());
+    };
+    // The resource version of the read is in the metadata: a claim in between is a conflict.
+    let written = api
+        .replace_status(&object.name_any(), &PostParams::default(), &ended)
+        .await?;
+    if let Some(event) = record::event(&written, now) {
+        let events = Api::namespaced(client.clone(), &object.namespace().unwrap_or_default());
+        if let Err(error) = events.create(&PostParams::default(), &event).await {
+            debug!(%error, name = object.name_any(), "event not recorded");
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
