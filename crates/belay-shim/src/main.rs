@@ -1,1 +1,5 @@
-fn main() {}
+//! The program: see the library's documentation.
+
+fn main() -> std::process::ExitCode {
+    belay_shim::main()
+}

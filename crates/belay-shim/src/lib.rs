@@ -1,0 +1,47 @@
+//! Supervises one container or one exec of the process runtime, and outlives whoever started it.
+//!
+//! ```text
+//!   agent ──spawns──> belay-shim ──fork, exec──> first process ──> ... (everything it starts)
+//!     │  socket pair     │  subreaper, flock on `lock`, PDEATHSIG on the first process
+//!     └──────────────────┘
+//!          started / exit / kill          one directory per instance:
+//!                                           spec      what to run             (agent)
+//!                                           lock      held while a shim lives (agent, then shim)
+//!                                           starting  the point of no return  (shim)
+//!                                           started | start-error | exit      (shim)
+//!                                           control   socket for a later agent (shim)
+//! ```
+//!
+//! The program is one thread around `poll`, with the standard library and libc and nothing else;
+//! it allocates a few kilobytes and keeps them. The library half holds what the agent must
+//! understand as well: the record format, the instance's files, the reading of `/proc`, and the
+//! killing of everything that belongs to an instance.
+//!
+//! **Invariant:** the lock is taken by the agent before the instance's directory becomes visible
+//! and is handed to the shim as an open file, so that a directory whose lock is free has no shim,
+//! neither alive nor on its way up.
+//!
+//! **Invariant:** nothing of the workload has run before `starting` exists.
+//!
+//! **Invariant:** the exec's deadline is kept here, in boot time; it holds with the agent dead.
+//!
+//! **Invariant:** no exec begins once its container's `ending` mark is set (see [`gate`]).
+
+pub mod clock;
+pub mod control;
+pub mod gate;
+pub mod instance;
+pub mod kill;
+mod log;
+mod output;
+mod phase;
+pub mod proc;
+pub mod record;
+mod spawn;
+pub mod spec;
+mod supervise;
+#[allow(unsafe_code)]
+pub mod sys;
+mod tail;
+
+pub use supervise::main;

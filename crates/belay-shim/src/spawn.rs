@@ -1,0 +1,280 @@
+//! Making the first process: everything between fork and exec, and what can go wrong there.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use crate::clock::Wall;
+use crate::instance::{StartError, StartFailure};
+use crate::spec::Spec;
+use crate::sys::{self, Fork, Pid};
+
+/// Where programs are looked for when the workload's environment has no PATH.
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// The step of the child that failed; one byte on the wire between child and shim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Prepare = 1,
+    User = 2,
+    WorkingDirectory = 3,
+    Exec = 4,
+}
+
+impl Step {
+    fn from_byte(byte: u8) -> Self {
+        match byte {
+            2 => Step::User,
+            3 => Step::WorkingDirectory,
+            4 => Step::Exec,
+            _ => Step::Prepare,
+        }
+    }
+}
+
+/// Starts the first process with its standard output and error on `stdout` and `stderr`. Returns
+/// when it has been exec'ed.
+pub(crate) fn start(
+    spec: &Spec,
+    stdout: BorrowedFd<'_>,
+    stderr: BorrowedFd<'_>,
+) -> Result<Pid, StartError> {
+    let system = |error: io::Error| {
+        failed(
+            StartFailure::System,
+            format!("cannot start a process: {error}"),
+        )
+    };
+    let image = Image::new(spec).map_err(system)?;
+    let (mut report, mut reporter) = io::pipe().map_err(system)?;
+    let shim = std::process::id();
+    match sys::fork().map_err(system)? {
+        Fork::Child => {
+            let (step, error) = become_workload(spec, &image, shim, stdout, stderr);
+            tell(&mut reporter, step, &error);
+            sys::exit_now(127);
+        }
+        Fork::Parent { child } => {
+            drop(reporter);
+            listen(&mut report).map_or(Ok(child), |(step, error)| Err(explain(spec, step, &error)))
+        }
+    }
+}
+
+/// What `execve` wants, made before the fork.
+struct Image {
+    programs: Vec<CString>,
+    args: Vec<CString>,
+    env: Vec<CString>,
+}
+
+impl Image {
+    fn new(spec: &Spec) -> io::Result<Self> {
+        let strings = |strings: &[OsString]| -> io::Result<Vec<CString>> {
+            strings
+                .iter()
+                .map(|string| Ok(CString::new(string.as_bytes())?))
+                .collect()
+        };
+        Ok(Image {
+            programs: strings(&candidates(&spec.args[0], search_path(spec)))?,
+            args: strings(&spec.args)?,
+            env: strings(&spec.env)?,
+        })
+    }
+}
+
+fn search_path(spec: &Spec) -> &OsStr {
+    spec.env
+        .iter()
+        .find_map(|variable| variable.as_bytes().strip_prefix(b"PATH="))
+        .map_or(OsStr::new(DEFAULT_PATH), OsStr::from_bytes)
+}
+
+/// The files a command can mean, in the order in which they are tried.
+fn candidates(command: &OsStr, path: &OsStr) -> Vec<OsString> {
+    if command.as_bytes().contains(&b'/') {
+        return vec![command.to_owned()];
+    }
+    path.as_bytes()
+        .split(|byte| *byte == b':')
+        .map(|dir| if dir.is_empty() { b".".as_slice() } else { dir })
+        .map(|dir| {
+            Path::new(OsStr::from_bytes(dir))
+                .join(command)
+                .into_os_string()
+        })
+        .collect()
+}
+
+/// Runs in the child, and returns only when something failed.
+fn become_workload(
+    spec: &Spec,
+    image: &Image,
+    shim: u32,
+    stdout: BorrowedFd<'_>,
+    stderr: BorrowedFd<'_>,
+) -> (Step, io::Error) {
+    let prepare = || -> io::Result<()> {
+        sys::setsid()?;
+        sys::duplicate_onto(stdout, 1)?;
+        sys::duplicate_onto(stderr, 2)?;
+        sys::set_umask(0o022);
+        Ok(())
+    };
+    if let Err(error) = prepare() {
+        return (Step::Prepare, error);
+    }
+    if (spec.user.is_some() || spec.group.is_some())
+        && let Err(error) = sys::become_user(spec.user, spec.group)
+    {
+        return (Step::User, error);
+    }
+    // After the change of user, which would undo it; then a look whether it came too late.
+    if let Err(error) = sys::die_with_parent() {
+        return (Step::Prepare, error);
+    }
+    if std::os::unix::process::parent_id() != shim {
+        sys::exit_now(127);
+    }
+    let dir = spec.working_dir.as_deref().unwrap_or(Path::new("/"));
+    if let Err(error) = std::env::set_current_dir(dir) {
+        return (Step::WorkingDirectory, error);
+    }
+    sys::reset_signals();
+    let mut worst = io::Error::from_raw_os_error(libc::ENOENT);
+    for program in &image.programs {
+        let error = sys::exec(program, &image.args, &image.env);
+        match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ENOTDIR) => {}
+            // Somewhere later in the path there may be one that can be executed.
+            Some(libc::EACCES) => worst = error,
+            _ => return (Step::Exec, error),
+        }
+    }
+    (Step::Exec, worst)
+}
+
+fn tell(reporter: &mut PipeWriter, step: Step, error: &io::Error) {
+    let mut message = vec![step as u8];
+    message.extend_from_slice(&error.raw_os_error().unwrap_or(0).to_le_bytes());
+    // Without it the shim sees a first process that ended with 127 at once.
+    let _ = reporter.write_all(&message);
+}
+
+/// `None` when the pipe was closed by a successful exec.
+fn listen(report: &mut PipeReader) -> Option<(Step, io::Error)> {
+    let mut message = [0; 5];
+    report.read_exact(&mut message).ok()?;
+    let [step, errno @ ..] = message;
+    Some((
+        Step::from_byte(step),
+        io::Error::from_raw_os_error(i32::from_le_bytes(errno)),
+    ))
+}
+
+fn explain(spec: &Spec, step: Step, error: &io::Error) -> StartError {
+    let command = &spec.args[0];
+    let code = error.raw_os_error().unwrap_or(0);
+    match step {
+        Step::Prepare => failed(
+            StartFailure::System,
+            format!("cannot set up the process: {error}"),
+        ),
+        Step::User => failed(
+            StartFailure::User,
+            format!(
+                "cannot run as user {} and group {}: {error}",
+                id(spec.user),
+                id(spec.group)
+            ),
+        ),
+        Step::WorkingDirectory => {
+            let dir = spec.working_dir.as_deref().unwrap_or(Path::new("/"));
+            failed(
+                StartFailure::WorkingDirectory,
+                format!(
+                    "cannot enter the working directory {}: {error}",
+                    dir.display()
+                ),
+            )
+        }
+        Step::Exec if matches!(code, libc::ENOENT | libc::ENOTDIR) => {
+            let place = if command.as_bytes().contains(&b'/') {
+                "there is no such file, or its interpreter is missing".to_owned()
+            } else {
+                format!(
+                    "it is in none of the directories of PATH ({})",
+                    search_path(spec).display()
+                )
+            };
+            failed(
+                StartFailure::NotFound,
+                format!("command {command:?} was not found: {place}"),
+            )
+        }
+        Step::Exec if matches!(code, libc::E2BIG | libc::ENOMEM | libc::EAGAIN) => failed(
+            StartFailure::System,
+            format!("cannot execute {command:?}: {error}"),
+        ),
+        Step::Exec => failed(
+            StartFailure::NotExecutable,
+            format!("command {command:?} cannot be executed: {error}"),
+        ),
+    }
+}
+
+fn id(id: Option<u32>) -> String {
+    id.map_or_else(|| "unchanged".to_owned(), |id| id.to_string())
+}
+
+pub(crate) fn failed(failure: StartFailure, message: String) -> StartError {
+    StartError {
+        failure,
+        message,
+        at: Wall::now(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(command: &str, path: &str) -> Vec<OsString> {
+        candidates(OsStr::new(command), OsStr::new(path))
+    }
+
+    #[test]
+    fn a_command_with_a_slash_is_that_file_alone() {
+        assert_eq!(found("./x", "/bin"), ["./x"]);
+    }
+
+    #[test]
+    fn a_bare_command_is_looked_for_along_the_path() {
+        assert_eq!(found("x", "/a::/b/"), ["/a/x", "./x", "/b/x"]);
+    }
+
+    #[test]
+    fn the_workloads_own_path_is_used() {
+        let spec = Spec {
+            kind: crate::spec::Kind::Container { log: "/l".into() },
+            container: String::new(),
+            boot_id: String::new(),
+            args: vec!["x".into()],
+            env: vec!["XPATH=/no".into(), "PATH=/yes".into()],
+            working_dir: None,
+            user: None,
+            group: None,
+        };
+        assert_eq!(search_path(&spec), "/yes");
+        let error = io::Error::from_raw_os_error(libc::ENOENT);
+        let error = explain(&spec, Step::Exec, &error);
+        assert_eq!(error.failure, StartFailure::NotFound);
+        assert_eq!(
+            error.message,
+            "command \"x\" was not found: it is in none of the directories of PATH (/yes)"
+        );
+    }
+}
