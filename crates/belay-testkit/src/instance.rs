@@ -12,6 +12,7 @@ use anyhow::Context;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::{
     process::{Child, Command},
+    sync::OnceCell,
     time::timeout,
 };
 
@@ -73,6 +74,7 @@ impl Builder {
             arguments: self.arguments,
             main: None,
             agents: BTreeMap::new(),
+            listen: "127.0.0.1:0".to_owned(),
             log: dir.join("belay.log"),
             dir,
             reaper: Some(reaper),
@@ -89,12 +91,22 @@ pub struct Instance {
     arguments: Vec<String>,
     main: Option<Child>,
     agents: BTreeMap<String, Child>,
+    /// Where the server listens. Agents keep the address they were given, so a server of its own
+    /// comes back where it was.
+    listen: String,
     log: PathBuf,
     dir: PathBuf,
     reaper: Option<Reaper>,
 }
 
 impl Instance {
+    /// One `belay up` for all tests of a test binary that do not disturb each other. It ends with
+    /// the test binary.
+    pub async fn shared() -> anyhow::Result<&'static Self> {
+        static SHARED: OnceCell<Instance> = OnceCell::const_new();
+        SHARED.get_or_try_init(|| Self::up().start()).await
+    }
+
     /// `belay up`.
     pub fn up() -> Builder {
         Builder {
@@ -178,7 +190,7 @@ impl Instance {
         command
             .arg("--data-dir")
             .arg(self.data_dir())
-            .args(["--listen", "127.0.0.1:0"]);
+            .args(["--listen", &self.listen]);
         if self.role == Role::Up {
             command.args(["--runtime", "process", "--node-name", NODE]);
         }
@@ -186,7 +198,11 @@ impl Instance {
         command.envs(environment.iter().map(|(name, value)| (name, value)));
         self.main = Some(command.spawn().context("cannot start belay")?);
         let ready = self.ready().await;
-        ready.with_context(|| format!("belay did not become ready; its log:\n{}", self.log()))
+        ready.with_context(|| format!("belay did not become ready; its log:\n{}", self.log()))?;
+        if self.role == Role::Server {
+            self.listen = Rest::address(&self.kubeconfig()).await?;
+        }
+        Ok(())
     }
 
     async fn ready(&mut self) -> anyhow::Result<()> {

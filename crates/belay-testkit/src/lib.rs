@@ -29,7 +29,7 @@ pub use build::{Handler, NotificationBuilder, PodBuilder, exec, notification, po
 pub use instance::{Builder, Instance};
 pub use kubectl::Kubectl;
 pub use rest::{Reply, Rest};
-pub use wait::{eventually, eventually_within};
+pub use wait::{eventually, eventually_within, lines, until_file};
 
 /// Where pods of the namespace that tests use are found.
 pub const PODS: &str = "/api/v1/namespaces/default/pods";

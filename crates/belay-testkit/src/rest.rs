@@ -104,6 +104,16 @@ impl Rest {
         Self::from_config(config)
     }
 
+    /// The host and port that a kubeconfig names.
+    pub async fn address(kubeconfig: &Path) -> anyhow::Result<String> {
+        let config = config(Kubeconfig::read_from(kubeconfig)?).await?;
+        let authority = config
+            .cluster_url
+            .authority()
+            .context("no server in the kubeconfig")?;
+        Ok(authority.to_string())
+    }
+
     fn from_config(config: Config) -> anyhow::Result<Self> {
         Ok(Self {
             client: Client::try_from(config)?,

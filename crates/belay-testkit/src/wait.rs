@@ -36,3 +36,24 @@ pub async fn eventually_within<T>(
         tokio::time::sleep(PAUSE).await;
     }
 }
+
+/// Reads the file until its text satisfies `holds`; returns that text.
+pub async fn until_file(path: &str, holds: impl Fn(&str) -> bool) -> anyhow::Result<String> {
+    eventually(&format!("the text of {path}"), async || {
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        Ok(holds(&text).then_some(text))
+    })
+    .await
+}
+
+/// How many lines a file has; an absent one has none.
+pub fn lines(path: &str) -> usize {
+    std::fs::read_to_string(path)
+        .unwrap_or_default()
+        .lines()
+        .count()
+}
