@@ -67,7 +67,11 @@ impl ServerClock {
                     latest: fresh.latest.min(old.latest.saturating_add(slack)),
                     at: sample.received,
                 };
-                if narrowed.earliest < narrowed.latest { narrowed } else { fresh }
+                if narrowed.earliest < narrowed.latest {
+                    narrowed
+                } else {
+                    fresh
+                }
             }
         });
     }
@@ -83,7 +87,8 @@ impl ServerClock {
 
     /// How much of a deadline the present uncertainty can cost, in milliseconds.
     pub fn uncertainty(&self) -> Option<i64> {
-        self.bounds.map(|bounds| bounds.latest.saturating_sub(bounds.earliest))
+        self.bounds
+            .map(|bounds| bounds.latest.saturating_sub(bounds.earliest))
     }
 
     fn slack(from: LocalMillis, to: LocalMillis) -> i64 {
@@ -99,7 +104,11 @@ mod tests {
     /// A server whose clock is `offset` ahead of the local one.
     fn sample(sent: i64, rtt: i64, offset: i64) -> Sample {
         let written = sent + rtt / 2;
-        Sample { sent, received: sent + rtt, date_seconds: (written + offset).div_euclid(1000) }
+        Sample {
+            sent,
+            received: sent + rtt,
+            date_seconds: (written + offset).div_euclid(1000),
+        }
     }
 
     #[test]

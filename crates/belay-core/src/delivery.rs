@@ -94,10 +94,13 @@
 //! the latest time it may be on the server as `now` (see [`crate::clock`]).
 
 mod machine;
+mod port;
 mod record;
 mod verdict;
+mod work;
 
-pub use machine::{Aim, Delivery, Effect, Event, Facts, Leg, Outlook, Phase, Step, Trace, View, open};
+pub use machine::{Aim, Delivery, Intent, Leg, Look, Phase, Step, open};
+pub use port::{Effect, Event, Facts, Outlook, Trace, View};
 pub use record::{Conclusion, Entry, Outcome, Record, attempt_id};
 pub use verdict::Verdict;
 

@@ -56,7 +56,9 @@ pub fn resolve(pod_name: &str, notifier: &str, pod: Option<PodFacts<'_>>) -> Res
     if pod.terminating {
         return Resolution::Failed {
             error: "PodTerminating",
-            message: format!("pod \"{pod_name}\" is being deleted; notifier \"{notifier}\" was not run"),
+            message: format!(
+                "pod \"{pod_name}\" is being deleted; notifier \"{notifier}\" was not run"
+            ),
         };
     }
     match (pod.phase, pod.node) {
@@ -89,7 +91,7 @@ mod tests {
         }
     }
 
-    fn error_of(resolution: Resolution) -> &'static str {
+    fn error_of(resolution: &Resolution) -> &'static str {
         match resolution {
             Resolution::Failed { error, .. } => error,
             Resolution::Assign { .. } => "assigned",
@@ -101,19 +103,28 @@ mod tests {
     fn a_running_pod_that_declares_the_notifier_is_assigned_to_its_node() {
         assert_eq!(
             resolve("db", "lock", Some(running())),
-            Resolution::Assign { node: "n1".into(), pod_uid: "u1".into() }
+            Resolution::Assign {
+                node: "n1".into(),
+                pod_uid: "u1".into()
+            }
         );
     }
 
     #[test]
     fn the_podnotification_fails_immediately_if_the_pod_does_not_exist() {
-        assert_eq!(error_of(resolve("db", "lock", None)), "PodNotFound");
+        assert_eq!(error_of(&resolve("db", "lock", None)), "PodNotFound");
     }
 
     #[test]
     fn the_podnotification_completes_immediately_if_no_container_declares_the_notifier() {
-        let pod = PodFacts { declares: false, ..running() };
-        assert_eq!(resolve("db", "lock", Some(pod)), Resolution::NothingDeclared);
+        let pod = PodFacts {
+            declares: false,
+            ..running()
+        };
+        assert_eq!(
+            resolve("db", "lock", Some(pod)),
+            Resolution::NothingDeclared
+        );
     }
 
     #[test]
@@ -122,7 +133,13 @@ mod tests {
             for node in [None, Some("n1")] {
                 for terminating in [false, true] {
                     for declares in [false, true] {
-                        let facts = PodFacts { uid: "u1", node, phase, terminating, declares };
+                        let facts = PodFacts {
+                            uid: "u1",
+                            node,
+                            phase,
+                            terminating,
+                            declares,
+                        };
                         let expected = if terminating {
                             "PodTerminating"
                         } else if phase != "Running" || node.is_none() {
@@ -132,7 +149,11 @@ mod tests {
                         } else {
                             "nothing declared"
                         };
-                        assert_eq!(error_of(resolve("db", "lock", Some(facts))), expected, "{facts:?}");
+                        assert_eq!(
+                            error_of(&resolve("db", "lock", Some(facts))),
+                            expected,
+                            "{facts:?}"
+                        );
                     }
                 }
             }
@@ -141,10 +162,16 @@ mod tests {
 
     #[test]
     fn messages_name_the_pod_and_the_phase() {
-        let pod = PodFacts { phase: "Pending", ..running() };
+        let pod = PodFacts {
+            phase: "Pending",
+            ..running()
+        };
         let Resolution::Failed { message, .. } = resolve("db", "lock", Some(pod)) else {
             panic!("a pending pod cannot be notified");
         };
-        assert!(message.contains("\"db\"") && message.contains("Pending"), "{message}");
+        assert!(
+            message.contains("\"db\"") && message.contains("Pending"),
+            "{message}"
+        );
     }
 }

@@ -34,7 +34,13 @@ pub struct Outcome {
 impl Outcome {
     /// An outcome without any process behind it.
     pub fn unstarted(verdict: Verdict, now: i64) -> Self {
-        Outcome { verdict, started: None, finished: now, output: String::new(), signal_handled: None }
+        Outcome {
+            verdict,
+            started: None,
+            finished: now,
+            output: String::new(),
+            signal_handled: None,
+        }
     }
 }
 
@@ -57,7 +63,12 @@ pub struct Entry {
 impl Entry {
     /// A first attempt, planned.
     pub fn planned(container_id: Option<String>, traceable: bool) -> Self {
-        Entry { container_id, traceable, attempt: 1, outcome: None }
+        Entry {
+            container_id,
+            traceable,
+            attempt: 1,
+            outcome: None,
+        }
     }
 }
 
@@ -107,10 +118,12 @@ impl Conclusion {
     /// Whether the notification succeeded: all containers did, or there was nothing to do.
     pub fn succeeded(&self) -> bool {
         match self {
-            Conclusion::Ran(record) => record
-                .entries
-                .values()
-                .all(|entry| entry.outcome.as_ref().is_some_and(|o| o.verdict.succeeded())),
+            Conclusion::Ran(record) => record.entries.values().all(|entry| {
+                entry
+                    .outcome
+                    .as_ref()
+                    .is_some_and(|o| o.verdict.succeeded())
+            }),
             Conclusion::Refused(verdict) => verdict.succeeded(),
             Conclusion::NothingDeclared => true,
         }
@@ -121,7 +134,10 @@ impl Conclusion {
         match self {
             Conclusion::Ran(record) => record.entries.iter().find_map(|(name, entry)| {
                 let verdict = &entry.outcome.as_ref()?.verdict;
-                Some((verdict.error_type()?, format!("container \"{name}\": {}", verdict.message())))
+                Some((
+                    verdict.error_type()?,
+                    format!("container \"{name}\": {}", verdict.message()),
+                ))
             }),
             Conclusion::Refused(verdict) => Some((verdict.error_type()?, verdict.message())),
             Conclusion::NothingDeclared => None,
@@ -149,10 +165,15 @@ mod tests {
 
     #[test]
     fn a_notification_is_successful_only_if_all_its_containers_are() {
-        let good = Conclusion::Ran(record(&[("a", Verdict::Succeeded), ("b", Verdict::Succeeded)]));
+        let good = Conclusion::Ran(record(&[
+            ("a", Verdict::Succeeded),
+            ("b", Verdict::Succeeded),
+        ]));
         assert!(good.succeeded() && good.error().is_none());
-        let bad =
-            Conclusion::Ran(record(&[("a", Verdict::Succeeded), ("b", Verdict::Exited { code: 2 })]));
+        let bad = Conclusion::Ran(record(&[
+            ("a", Verdict::Succeeded),
+            ("b", Verdict::Exited { code: 2 }),
+        ]));
         assert!(!bad.succeeded());
         let (kind, message) = bad.error().unwrap();
         assert_eq!(kind, "HandlerFailed");
@@ -162,10 +183,18 @@ mod tests {
     #[test]
     fn a_record_survives_the_way_through_json() {
         let mut written = record(&[
-            ("a", Verdict::TimedOut { seconds: 3, survivors: vec!["1 (x)".into()] }),
+            (
+                "a",
+                Verdict::TimedOut {
+                    seconds: 3,
+                    survivors: vec!["1 (x)".into()],
+                },
+            ),
             ("b", Verdict::Succeeded),
         ]);
-        written.entries.insert("c".into(), Entry::planned(None, false));
+        written
+            .entries
+            .insert("c".into(), Entry::planned(None, false));
         let text = serde_json::to_string(&written).unwrap();
         assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), written);
     }
@@ -185,9 +214,10 @@ mod tests {
 
     #[test]
     fn attempt_ids_differ_by_notification_container_and_number() {
-        let ids: std::collections::BTreeSet<_> = [("u", "a", 1), ("u", "a", 2), ("u", "b", 1), ("v", "a", 1)]
-            .map(|(uid, container, n)| attempt_id(uid, container, n))
-            .into();
+        let ids: std::collections::BTreeSet<_> =
+            [("u", "a", 1), ("u", "a", 2), ("u", "b", 1), ("v", "a", 1)]
+                .map(|(uid, container, n)| attempt_id(uid, container, n))
+                .into();
         assert_eq!(ids.len(), 4);
     }
 }

@@ -144,9 +144,9 @@ impl Verdict {
             Verdict::ContainerRestarted { may_have_run: true } => {
                 "the container restarted; the handler may have run in its predecessor".to_owned()
             }
-            Verdict::ContainerRestarted { may_have_run: false } => {
-                "the container restarted before the handler was started".to_owned()
-            }
+            Verdict::ContainerRestarted {
+                may_have_run: false,
+            } => "the container restarted before the handler was started".to_owned(),
             Verdict::Expired => "the deadline passed before the handler was started".to_owned(),
             Verdict::Interrupted => {
                 "the attempt was interrupted and left no trace; the handler may have run".to_owned()
@@ -176,32 +176,50 @@ mod tests {
         let all = [
             Verdict::Exited { code: 3 },
             Verdict::Signaled { signal: 9 },
-            Verdict::TimedOut { seconds: 1, survivors: vec![] },
-            Verdict::StartFailed { message: "no such file".into() },
+            Verdict::TimedOut {
+                seconds: 1,
+                survivors: vec![],
+            },
+            Verdict::StartFailed {
+                message: "no such file".into(),
+            },
             Verdict::PodNotFound,
             Verdict::PodTerminating,
             Verdict::ContainerNotRunning,
             Verdict::ContainerRestarted { may_have_run: true },
-            Verdict::ContainerRestarted { may_have_run: false },
+            Verdict::ContainerRestarted {
+                may_have_run: false,
+            },
             Verdict::Expired,
             Verdict::Interrupted,
             Verdict::Cancelled { survivors: vec![] },
-            Verdict::Runtime { message: "journal is full".into() },
+            Verdict::Runtime {
+                message: "journal is full".into(),
+            },
         ];
         for verdict in all {
             assert!(!verdict.succeeded(), "{verdict:?}");
             assert!(verdict.error_type().is_some(), "{verdict:?}");
             assert!(!verdict.message().is_empty(), "{verdict:?}");
-            assert!(verdict.exit_code().is_none() || verdict.signal().is_none(), "{verdict:?}");
+            assert!(
+                verdict.exit_code().is_none() || verdict.signal().is_none(),
+                "{verdict:?}"
+            );
         }
         assert_eq!(Verdict::Succeeded.error_type(), None);
     }
 
     #[test]
     fn a_timeout_names_what_could_not_be_killed() {
-        let verdict =
-            Verdict::TimedOut { seconds: 2, survivors: vec!["17 (dd)".into(), "18 (sync)".into()] };
+        let verdict = Verdict::TimedOut {
+            seconds: 2,
+            survivors: vec!["17 (dd)".into(), "18 (sync)".into()],
+        };
         assert_eq!(verdict.error_type(), Some("HandlerTimeout"));
-        assert!(verdict.message().ends_with("could not be killed: 17 (dd), 18 (sync)"));
+        assert!(
+            verdict
+                .message()
+                .ends_with("could not be killed: 17 (dd), 18 (sync)")
+        );
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use belay_core::delivery::{
-    Conclusion, Delivery, Effect, Entry, Event, Facts, Outcome, Outlook, Record, Trace, Verdict, View,
-    attempt_id, open,
+    Conclusion, Delivery, Effect, Entry, Event, Facts, Outcome, Outlook, Record, Trace, Verdict,
+    View, attempt_id, open,
 };
 
 /// The deadline; before it the clock shows 0, after it 10.
@@ -12,15 +12,15 @@ const DEADLINE: i64 = 10;
 
 /// How often each fault may happen, so that the number of states stays finite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Limits {
-    pub crashes: u8,
-    pub restarts: u8,
-    pub shim_kills: u8,
-    pub journal_losses: u8,
-    pub deletions: u8,
-    pub rivals: u8,
+pub(crate) struct Limits {
+    pub(crate) crashes: u8,
+    pub(crate) restarts: u8,
+    pub(crate) shim_kills: u8,
+    pub(crate) journal_losses: u8,
+    pub(crate) deletions: u8,
+    pub(crate) rivals: u8,
     /// Whether a finalizer holds a deleted object back.
-    pub finalizer: bool,
+    pub(crate) finalizer: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -64,7 +64,7 @@ enum Attempt {
 
 /// A request on its way to the server. It outlives the agent that sent it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Request {
+pub(crate) struct Request {
     /// Which life of the agent sent it.
     life: u8,
     /// The version it is conditional on.
@@ -84,19 +84,16 @@ struct Agent {
     delivery: Delivery,
     /// The version of the object that it has read last.
     read: u8,
-    claim: Option<Record>,
-    report: Option<Conclusion>,
     /// The newest journal write that is not on disk yet.
     unsynced: Option<(u32, Record)>,
     /// Containers that wait for a slot.
     queue: BTreeSet<String>,
     mail: Vec<Event>,
-    follows: bool,
 }
 
 /// One thing that can happen.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Act {
+pub(crate) enum Act {
     Start,
     Crash,
     Land(Request),
@@ -114,7 +111,7 @@ pub enum Act {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct World {
+pub(crate) struct World {
     limits: Limits,
     containers: BTreeMap<String, bool>,
     object: Object,
@@ -144,18 +141,27 @@ enum Sent {
 }
 
 fn ended(verdict: Verdict) -> Outcome {
-    Outcome { started: Some(1), ..Outcome::unstarted(verdict, 2) }
+    Outcome {
+        started: Some(1),
+        ..Outcome::unstarted(verdict, 2)
+    }
 }
 
 impl World {
-    pub fn new(containers: &[(&str, bool)], limits: Limits) -> Self {
+    pub(crate) fn new(containers: &[(&str, bool)], limits: Limits) -> Self {
         World {
             limits,
-            containers: containers.iter().map(|(name, traceable)| ((*name).to_owned(), *traceable)).collect(),
+            containers: containers
+                .iter()
+                .map(|(name, traceable)| ((*name).to_owned(), *traceable))
+                .collect(),
             object: Object::default(),
             journal: None,
             attempts: BTreeMap::new(),
-            incarnation: containers.iter().map(|(name, _)| ((*name).to_owned(), 1)).collect(),
+            incarnation: containers
+                .iter()
+                .map(|(name, _)| ((*name).to_owned(), 1))
+                .collect(),
             requests: BTreeSet::new(),
             sent: BTreeMap::new(),
             late: false,
@@ -171,33 +177,39 @@ impl World {
         }
     }
 
-    pub fn broken_start(&self) -> Option<&'static str> {
+    pub(crate) fn broken_start(&self) -> Option<&'static str> {
         self.broken_start
     }
 
-    pub fn broken_result(&self) -> Option<&'static str> {
+    pub(crate) fn broken_result(&self) -> Option<&'static str> {
         self.broken_result
     }
 
-    pub fn has_succeeded(&self) -> bool {
+    pub(crate) fn has_succeeded(&self) -> bool {
         matches!(&self.object.ending, Some(Ending::Ours(conclusion)) if conclusion.succeeded())
     }
 
-    pub fn was_followed(&self) -> bool {
+    pub(crate) fn was_followed(&self) -> bool {
         self.followed
     }
 
     /// The object has its end, and nothing of the delivery is left on the node.
-    pub fn is_resolved(&self) -> bool {
+    pub(crate) fn is_resolved(&self) -> bool {
         let object = &self.object;
         let ended = object.ending.is_some() || object.foreign || object.gone;
         ended
             && self.journal.is_none()
-            && !self.attempts.values().any(|attempt| *attempt == Attempt::Running)
-            && self.agent.as_ref().is_some_and(|agent| agent.delivery.is_over())
+            && !self
+                .attempts
+                .values()
+                .any(|attempt| *attempt == Attempt::Running)
+            && self
+                .agent
+                .as_ref()
+                .is_some_and(|agent| agent.delivery.is_over())
     }
 
-    pub fn actions(&self) -> Vec<Act> {
+    pub(crate) fn actions(&self) -> Vec<Act> {
         let mut acts = Vec::new();
         acts.extend(self.requests.iter().cloned().map(Act::Land));
         match &self.agent {
@@ -205,9 +217,6 @@ impl World {
                 acts.push(Act::Start);
                 if self.limits.journal_losses > 0 && self.journal.is_some() {
                     acts.push(Act::LoseJournal);
-                }
-                if self.late && self.object.ending.is_none() && !self.object.gone && !self.object.foreign {
-                    acts.push(Act::ControllerEnds);
                 }
             }
             Some(agent) => {
@@ -234,6 +243,9 @@ impl World {
         }
         if !self.late {
             acts.push(Act::TimePasses);
+        } else if self.object.ending.is_none() && !self.object.gone && !self.object.foreign {
+            // Also while the agent lives: the controller may only have lost sight of it.
+            acts.push(Act::ControllerEnds);
         }
         if self.limits.deletions > 0 && !self.object.gone {
             acts.push(Act::Delete);
@@ -244,7 +256,7 @@ impl World {
         acts
     }
 
-    pub fn act(&mut self, act: Act) {
+    pub(crate) fn act(&mut self, act: Act) {
         match act {
             Act::Start => self.start(),
             Act::Crash => {
@@ -253,7 +265,9 @@ impl World {
             }
             Act::Land(request) => self.land(&request),
             Act::Sync => {
-                if let Some((seq, record)) = self.agent.as_mut().and_then(|agent| agent.unsynced.take()) {
+                if let Some((seq, record)) =
+                    self.agent.as_mut().and_then(|agent| agent.unsynced.take())
+                {
                     for (container, entry) in &record.entries {
                         if entry.outcome.is_some() {
                             self.recorded.insert(container.clone());
@@ -278,7 +292,6 @@ impl World {
                 self.feed(Event::Slot { container });
             }
             Act::ActionEnds(container) => {
-                self.ran_out.insert(container.clone());
                 self.end_running(&container, Attempt::Ended(ended(Verdict::Succeeded)));
             }
             Act::ShimDies(container) => {
@@ -287,8 +300,10 @@ impl World {
             }
             Act::ContainerRestarts(container) => {
                 self.limits.restarts -= 1;
-                self.ran_out.insert(container.clone());
-                self.end_running(&container, Attempt::Ended(ended(Verdict::Signaled { signal: 9 })));
+                self.end_running(
+                    &container,
+                    Attempt::Ended(ended(Verdict::Signaled { signal: 9 })),
+                );
                 if let Some(incarnation) = self.incarnation.get_mut(&container) {
                     *incarnation += 1;
                 }
@@ -316,10 +331,12 @@ impl World {
             Act::ControllerEnds => {
                 self.object.version += 1;
                 self.object.ending = Some(Ending::Controllers);
+                self.mail(Event::Seen(View::Final));
             }
             Act::LoseJournal => {
                 self.limits.journal_losses -= 1;
                 self.journal = None;
+                self.recorded.clear();
             }
         }
     }
@@ -343,7 +360,12 @@ impl World {
             entries: self
                 .containers
                 .iter()
-                .map(|(name, traceable)| (name.clone(), Entry::planned(Some(self.id(name)), *traceable)))
+                .map(|(name, traceable)| {
+                    (
+                        name.clone(),
+                        Entry::planned(Some(self.id(name)), *traceable),
+                    )
+                })
                 .collect(),
         }
     }
@@ -364,12 +386,9 @@ impl World {
         self.agent = Some(Agent {
             delivery,
             read: self.object.version,
-            claim: None,
-            report: None,
             unsynced: None,
             queue: BTreeSet::new(),
             mail: Vec::new(),
-            follows: false,
         });
         self.carry_out(effects);
     }
@@ -392,7 +411,9 @@ impl World {
             let life = self.life;
             match effect {
                 Effect::Claim(record) => self.send(Body::Claim, Sent::Claim(record), life),
-                Effect::Report(conclusion) => self.send(Body::Report, Sent::Report(conclusion), life),
+                Effect::Report(conclusion) => {
+                    self.send(Body::Report, Sent::Report(conclusion), life);
+                }
                 Effect::Journal { seq, record } => {
                     if let Some(agent) = &mut self.agent {
                         agent.unsynced = Some((seq, record));
@@ -401,7 +422,12 @@ impl World {
                 Effect::Find { container, attempt } => {
                     let trace = self.trace(&container, attempt);
                     let same_incarnation = self.same_incarnation(&container);
-                    self.mail(Event::Found { container, attempt, trace, same_incarnation });
+                    self.mail(Event::Found {
+                        container,
+                        attempt,
+                        trace,
+                        same_incarnation,
+                    });
                 }
                 Effect::Queue { container } => {
                     if let Some(agent) = &mut self.agent {
@@ -415,7 +441,11 @@ impl World {
                     match self.attempts.get(&(container.clone(), attempt)) {
                         Some(Attempt::Ended(outcome)) => {
                             let outcome = outcome.clone();
-                            self.mail(Event::Ended { container, attempt, outcome });
+                            self.mail(Event::Ended {
+                                container,
+                                attempt,
+                                outcome,
+                            });
                         }
                         Some(Attempt::Lost) | None => {
                             let same_incarnation = self.same_incarnation(&container);
@@ -439,7 +469,8 @@ impl World {
                     if let Some(agent) = &mut self.agent {
                         agent.unsynced = None;
                     }
-                    self.attempts.retain(|_, attempt| *attempt == Attempt::Running);
+                    self.attempts
+                        .retain(|_, attempt| *attempt == Attempt::Running);
                 }
             }
         }
@@ -447,7 +478,11 @@ impl World {
 
     fn send(&mut self, body: Body, sent: Sent, life: u8) {
         let Some(agent) = &self.agent else { return };
-        let request = Request { life, version: agent.read, body };
+        let request = Request {
+            life,
+            version: agent.read,
+            body,
+        };
         self.sent.insert(request.clone(), sent);
         self.requests.insert(request);
     }
@@ -455,7 +490,9 @@ impl World {
     /// A request reaches the server; the answer goes to the agent if it still lives.
     fn land(&mut self, request: &Request) {
         self.requests.remove(request);
-        let Some(sent) = self.sent.remove(request) else { return };
+        let Some(sent) = self.sent.remove(request) else {
+            return;
+        };
         let fits = request.version == self.object.version
             && !matches!(self.object.view(), View::Gone | View::Final | View::Foreign);
         let answer = match (fits, sent) {
@@ -497,9 +534,9 @@ impl World {
 
     fn same_incarnation(&self, container: &str) -> bool {
         let recorded = match self.agent.as_ref().map(|agent| agent.delivery.phase()) {
-            Some(belay_core::delivery::Phase::Working { legs, .. }) => {
-                legs.get(container).and_then(|leg| leg.entry.container_id.clone())
-            }
+            Some(belay_core::delivery::Phase::Working { legs, .. }) => legs
+                .get(container)
+                .and_then(|leg| leg.entry.container_id.clone()),
             Some(_) | None => None,
         };
         recorded == Some(self.id(container))
@@ -508,8 +545,14 @@ impl World {
     fn start_action(&mut self, container: String, attempt: u32) {
         if !self.same_incarnation(&container) {
             // The runtime pins a start to its incarnation and refuses it.
-            let outcome = Outcome::unstarted(Verdict::ContainerRestarted { may_have_run: attempt > 1 }, 2);
-            return self.mail(Event::Ended { container, attempt, outcome });
+            let verdict = Verdict::ContainerRestarted {
+                may_have_run: false,
+            };
+            return self.mail(Event::Refused {
+                container,
+                attempt,
+                verdict,
+            });
         }
         let journalled = self
             .journal
@@ -541,11 +584,18 @@ impl World {
         self.broken_start = self.broken_start.or(broken);
         *self.runs.entry(container.clone()).or_default() += 1;
         if self.containers[&container] {
-            assert_eq!(attempt_id("u", &container, attempt), format!("u.{container}.{attempt}"));
+            assert_eq!(
+                attempt_id("u", &container, attempt),
+                format!("u.{container}.{attempt}")
+            );
             self.attempts.insert((container, attempt), Attempt::Running);
         } else {
             self.ran_out.insert(container.clone());
-            self.mail(Event::Ended { container, attempt, outcome: ended(Verdict::Succeeded) });
+            self.mail(Event::Ended {
+                container,
+                attempt,
+                outcome: ended(Verdict::Succeeded),
+            });
         }
     }
 
@@ -555,12 +605,16 @@ impl World {
             .iter()
             .find(|((name, _), attempt)| name == container && **attempt == Attempt::Running)
             .map(|(key, _)| key.clone());
-        let Some((container, attempt)) = running else { return };
+        let Some((container, attempt)) = running else {
+            return;
+        };
         let same_incarnation = self.same_incarnation(&container);
         let event = match &end {
-            Attempt::Ended(outcome) => {
-                Event::Ended { container: container.clone(), attempt, outcome: outcome.clone() }
-            }
+            Attempt::Ended(outcome) => Event::Ended {
+                container: container.clone(),
+                attempt,
+                outcome: outcome.clone(),
+            },
             Attempt::Running | Attempt::Lost => Event::Found {
                 container: container.clone(),
                 attempt,
@@ -568,6 +622,9 @@ impl World {
                 same_incarnation,
             },
         };
+        if matches!(end, Attempt::Ended(_)) {
+            self.ran_out.insert(container.clone());
+        }
         self.attempts.insert((container, attempt), end);
         self.mail(event);
     }
@@ -576,24 +633,32 @@ impl World {
     fn check_result(&mut self, conclusion: &Conclusion) {
         let runs = |container: &str| self.runs.get(container).copied().unwrap_or(0);
         let broken = match conclusion {
-            Conclusion::Refused(Verdict::Expired | Verdict::Cancelled { .. }) => {
-                self.runs.values().any(|runs| *runs > 0).then_some("refused, but something ran")
+            Conclusion::Refused(Verdict::Expired | Verdict::Cancelled { .. }) => self
+                .runs
+                .values()
+                .any(|runs| *runs > 0)
+                .then_some("refused, but something ran"),
+            Conclusion::Refused(_) | Conclusion::NothingDeclared => {
+                Some("refused without a reason")
             }
-            Conclusion::Refused(_) | Conclusion::NothingDeclared => Some("refused without a reason"),
             Conclusion::Ran(record) => record.entries.iter().find_map(|(container, entry)| {
                 let runs = runs(container);
-                let Some(outcome) = &entry.outcome else { return Some("a container without outcome") };
+                let Some(outcome) = &entry.outcome else {
+                    return Some("a container without outcome");
+                };
                 let traceable = self.containers[container];
                 match &outcome.verdict {
                     Verdict::Succeeded if runs == 0 => Some("succeeded without a run"),
                     Verdict::Expired if runs > 0 => Some("expired, but it ran"),
-                    Verdict::ContainerRestarted { may_have_run: false } if runs > 0 => {
-                        Some("restarted before the start, but it ran")
-                    }
+                    Verdict::ContainerRestarted {
+                        may_have_run: false,
+                    } if runs > 0 => Some("restarted before the start, but it ran"),
                     Verdict::Interrupted if traceable && runs == 0 => {
                         Some("interrupted, but provably never started")
                     }
-                    _ if traceable && entry.attempt != runs => Some("attempts differ from the runs"),
+                    _ if traceable && entry.attempt != runs => {
+                        Some("attempts differ from the runs")
+                    }
                     _ => None,
                 }
             }),
