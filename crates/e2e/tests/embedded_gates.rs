@@ -1,0 +1,148 @@
+//! Feature gates: what is off is not there, what was stored stays, what is on again goes on.
+
+use belay_testkit::{Instance, NOTIFICATIONS, PODS, exec, notification, pod};
+use serde_json::Value;
+
+fn declaring(name: &str) -> Value {
+    pod(name)
+        .idle("main")
+        .notifier("lock", exec(["true"]).timeout(30))
+        .build()
+}
+
+/// "Yes. If it is disabled once it has been enabled, user can no longer leverage the
+/// ContainerNotifier feature to request to execute command in a Pod." "If we reenable the feature
+/// if it was previously rolled back, user can continue to leverage the ContainerNotifier feature".
+#[tokio::test(flavor = "multi_thread")]
+async fn notifications_go_away_with_their_gate_and_come_back_with_it() -> anyhow::Result<()> {
+    let mut instance = Instance::up().start().await?;
+    let admin = instance.admin().await?;
+    admin.run(&declaring("before")).await?;
+    let done = admin
+        .notify(&notification("n1", "before", "lock").build())
+        .await?;
+    assert_eq!(done["status"]["state"], "Succeeded", "{done:#}");
+
+    instance.stop().await?;
+    instance
+        .start_again_with_args(&["--feature-gates=ContainerNotifier=false"])
+        .await?;
+    let admin = instance.admin().await?;
+    admin.get(NOTIFICATIONS).await?.refused(404)?;
+    let object = notification("n2", "before", "lock").build();
+    admin.post(NOTIFICATIONS, &object).await?.refused(404)?;
+    let group = admin.get("/apis/apps.k8s.io/v1alpha1").await?;
+    let served = group.json()["resources"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
+    assert!(
+        served.iter().all(|one| one["name"] != "podnotifications"),
+        "{served:?}"
+    );
+
+    // Dropped on create, kept where the old object had them.
+    let created = admin.post(PODS, &declaring("during")).await?.ok()?;
+    assert_eq!(created["spec"]["containers"][0]["notifiers"], Value::Null);
+    let label = serde_json::json!({ "metadata": { "labels": { "touched": "yes" } } });
+    let kept = admin.merge(&format!("{PODS}/before"), &label).await?.ok()?;
+    assert_eq!(
+        kept["spec"]["containers"][0]["notifiers"][0]["name"],
+        "lock"
+    );
+
+    instance.stop().await?;
+    instance.start_again_with_args(&[]).await?;
+    let admin = instance.admin().await?;
+    let stored = admin.get(&format!("{NOTIFICATIONS}/n1")).await?.ok()?;
+    assert_eq!(stored["status"], done["status"], "what was stored stayed");
+    let again = admin
+        .notify(&notification("n3", "before", "lock").build())
+        .await?;
+    assert_eq!(again["status"]["state"], "Succeeded", "{again:#}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_its_gate_a_new_pod_with_a_stop_signal_is_refused_and_an_old_one_kept()
+-> anyhow::Result<()> {
+    let mut instance = Instance::up().start().await?;
+    let manifest = |name: &str| {
+        pod(name)
+            .idle("main")
+            .container_field("stopSignal", "SIGUSR1")
+            .build()
+    };
+    instance.admin().await?.run(&manifest("before")).await?;
+    instance.stop().await?;
+    instance
+        .start_again_with_args(&["--feature-gates=ContainerStopSignals=false"])
+        .await?;
+    let admin = instance.admin().await?;
+    let refusal = admin.post(PODS, &manifest("during")).await?.refused(422)?;
+    assert_eq!(
+        refusal["details"]["causes"][0]["field"],
+        "spec.containers[0].stopSignal"
+    );
+    let label = serde_json::json!({ "metadata": { "labels": { "touched": "yes" } } });
+    let kept = admin.merge(&format!("{PODS}/before"), &label).await?.ok()?;
+    assert_eq!(kept["spec"]["containers"][0]["stopSignal"], "SIGUSR1");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_its_gate_a_sleep_handler_is_dropped_on_create() -> anyhow::Result<()> {
+    let instance = Instance::up()
+        .gates("PodLifecycleSleepAction=false")
+        .start()
+        .await?;
+    let lifecycle = serde_json::json!({ "preStop": { "sleep": { "seconds": 1 } } });
+    let manifest = pod("sleepy")
+        .idle("main")
+        .container_field("lifecycle", lifecycle)
+        .build();
+    let stored = instance.admin().await?.post(PODS, &manifest).await?.ok()?;
+    let lifecycle = &stored["spec"]["containers"][0]["lifecycle"];
+    assert_eq!(lifecycle["preStop"]["sleep"], Value::Null, "{lifecycle}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn gates_are_a_metric_and_an_unknown_one_is_refused_by_name() -> anyhow::Result<()> {
+    let instance = Instance::up()
+        .gates("ContainerStopSignals=false")
+        .start()
+        .await?;
+    let metrics = instance.admin().await?.get("/metrics").await?.text();
+    let value = |name: &str| {
+        metrics
+            .lines()
+            .find(|line| {
+                line.starts_with("kubernetes_feature_enabled")
+                    && line.contains(&format!("name=\"{name}\""))
+            })
+            .and_then(|line| line.rsplit(' ').next())
+            .map(str::to_owned)
+    };
+    assert_eq!(
+        value("ContainerStopSignals").as_deref(),
+        Some("0"),
+        "{metrics}"
+    );
+    assert_eq!(
+        value("ContainerNotifier").as_deref(),
+        Some("1"),
+        "{metrics}"
+    );
+
+    let dir = instance.file("other");
+    let wrong = ["up", "--data-dir", &dir, "--feature-gates=NoSuchGate=true"];
+    let ended = instance.belay(&wrong).await?;
+    assert_eq!(ended.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(
+        said.contains("NoSuchGate") && said.contains("ContainerNotifier"),
+        "{said}"
+    );
+    Ok(())
+}
