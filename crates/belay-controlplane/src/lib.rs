@@ -9,7 +9,8 @@
 //!                                 counted at once
 //! ```
 //!
-//! One long-running task: [`binder::run`].
+//! Two long-running tasks: [`binder::run`], and [`namespaces::run`], which empties namespaces that are
+//! being deleted.
 //!
 //! **Invariant:** the only way to the server is a `kube::Client`; nothing here knows whose server
 //! it is.
@@ -20,3 +21,4 @@
 pub mod binder;
 pub mod choose;
 pub mod ledger;
+pub mod namespaces;
