@@ -1,1 +1,47 @@
-//! placeholder
+//! A Kubernetes-compatible API server for one machine and a few nodes.
+//!
+//! ```text
+//!   kubectl ---TLS---+                                  +--> read    --+
+//!                    +--> serve --> api --> authority --+--> watch   --+--> belay-store
+//!   roles --memory---+    (who?)   (route)  (may they?) +--> write   --+
+//!                                                       +--> delete  --+
+//!                                                       +--> logs ------> agent (mutual TLS)
+//! ```
+//!
+//! Long-running tasks: the listener, one task per connection, the audit writer's thread, the
+//! store's committer thread, a renewal check.
+//!
+//! **Invariant:** handlers know no kinds. Everything about a kind is its entry in `registry`.
+//!
+//! **Invariant:** an identity belongs to the connection or the token, never to a header a client
+//! may set. In-process roles are authorised like anyone.
+//!
+//! **Invariant:** an answer shows only what is on disk: the store makes a revision visible after
+//! its group is synced.
+
+mod api;
+mod audit;
+mod authority;
+mod delete;
+mod discovery;
+mod identity;
+mod logs;
+mod metrics;
+mod object;
+mod openapi;
+mod pki;
+mod query;
+mod read;
+mod registry;
+mod render;
+mod route;
+mod select;
+mod serve;
+mod server;
+mod status;
+mod watch;
+mod write;
+
+pub use identity::Identity;
+pub use pki::PkiError;
+pub use server::{Config, Server, ServerError, create_node_token};

@@ -1,0 +1,206 @@
+//! Who may do what: fixed rules for the identities of this server.
+//!
+//! Role-based rules of users will be a second source beside [`allows`]; everything that decides
+//! goes through [`Ask`].
+//!
+//! Two questions are asked. [`allows`] needs only the request. [`allows_object`] needs the object
+//! that is touched, because a node may act on its own things only.
+
+use serde_json::Value;
+
+use crate::identity::{Identity, Role};
+use crate::object::{meta_str, name};
+use crate::route::Verb;
+
+/// A request in the words of authorisation.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ask<'a> {
+    pub(crate) who: &'a Identity,
+    pub(crate) verb: Verb,
+    pub(crate) group: &'a str,
+    pub(crate) resource: &'a str,
+    pub(crate) subresource: Option<&'a str>,
+    pub(crate) namespace: Option<&'a str>,
+    pub(crate) name: Option<&'a str>,
+    /// The `fieldSelector` of a list or watch, as exact requirements.
+    pub(crate) fields: &'a [(String, String)],
+}
+
+const NODE_LEASES: &str = "kube-node-lease";
+
+impl Ask<'_> {
+    /// The refusal, in Kubernetes' words.
+    pub(crate) fn refusal(&self) -> String {
+        let what = match self.subresource {
+            Some(sub) => format!("{}/{sub}", self.resource),
+            None => self.resource.to_owned(),
+        };
+        let scope = match self.namespace {
+            Some(ns) => format!("in the namespace {ns:?}"),
+            None => "at the cluster scope".to_owned(),
+        };
+        let object = self.name.map(|n| format!(" {n:?}")).unwrap_or_default();
+        let (user, verb, group) = (&self.who.name, self.verb.as_str(), self.group);
+        format!(
+            "{what}{object} is forbidden: User {user:?} cannot {verb} resource {what:?} in API \
+             group {group:?} {scope}"
+        )
+    }
+
+    fn selects(&self, field: &str, value: &str) -> bool {
+        self.fields.iter().any(|(f, v)| f == field && v == value)
+    }
+}
+
+/// Whether the request is allowed as far as the request itself tells.
+pub(crate) fn allows(ask: &Ask<'_>) -> bool {
+    use Verb::{Create, Delete, Get, List, Patch, Update, Watch};
+    match ask.who.role() {
+        Role::Admin => true,
+        Role::Nobody => false,
+        Role::Node(node) => match (ask.resource, ask.subresource, ask.verb) {
+            ("nodes", None, Create) => true,
+            ("nodes", None | Some("status"), Get | Update | Patch) => ask.name == Some(node),
+            ("nodes", None, List | Watch) => ask.selects("metadata.name", node),
+            ("leases", None, Create) => ask.namespace == Some(NODE_LEASES),
+            ("leases", None, Get | Update | Patch) => {
+                ask.namespace == Some(NODE_LEASES) && ask.name == Some(node)
+            }
+            ("events", None, Create | Patch | Update) => true,
+            ("pods", None, List | Watch) => ask.selects("spec.nodeName", node),
+            ("podnotifications", None, List | Watch) => ask.selects("status.nodeName", node),
+            // Decided by the object: see `allows_object`.
+            ("pods", None, Get | Delete) => true,
+            ("pods" | "podnotifications", Some("status"), Get | Update | Patch) => true,
+            ("podnotifications", None, Get) => true,
+            _ => false,
+        },
+        Role::Controller => match (ask.resource, ask.subresource, ask.verb) {
+            ("podnotifications", None, Get | List | Watch | Delete) => true,
+            ("podnotifications", Some("status"), Get | Update | Patch) => true,
+            ("pods" | "nodes" | "leases", None, Get | List | Watch) => true,
+            ("leases", None, Create | Update | Patch) => ask.namespace == Some("kube-system"),
+            ("events", None, Create | Patch) => true,
+            _ => false,
+        },
+        Role::ControlPlane => match (ask.resource, ask.subresource, ask.verb) {
+            ("pods", Some("binding"), Create) => true,
+            ("pods", Some("status"), Get | Update | Patch) => true,
+            ("events", None, Create | Patch) => true,
+            ("namespaces", Some("finalize" | "status"), Update | Patch) => true,
+            // It collects what a namespace leaves behind, of every kind.
+            (_, None, Get | List | Watch | Delete | Verb::DeleteCollection) => true,
+            _ => false,
+        },
+    }
+}
+
+/// Whether the request is allowed on this object, as it is stored (or is to be created).
+pub(crate) fn allows_object(ask: &Ask<'_>, object: &Value) -> bool {
+    let Role::Node(node) = ask.who.role() else {
+        return true;
+    };
+    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str);
+    match ask.resource {
+        "pods" => text("/spec/nodeName") == Some(node),
+        "podnotifications" => text("/status/nodeName") == Some(node),
+        "nodes" => name(object) == node,
+        "leases" => name(object) == node && meta_str(object, "namespace") == NODE_LEASES,
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn ask<'a>(
+        who: &'a Identity,
+        verb: Verb,
+        resource: &'a str,
+        subresource: Option<&'a str>,
+        name: Option<&'a str>,
+        fields: &'a [(String, String)],
+    ) -> Ask<'a> {
+        let namespace = match resource {
+            "nodes" => None,
+            "leases" => Some(NODE_LEASES),
+            _ => Some("default"),
+        };
+        Ask {
+            who,
+            verb,
+            group: "",
+            resource,
+            subresource,
+            namespace,
+            name,
+            fields,
+        }
+    }
+
+    #[test]
+    fn a_node_may_write_only_its_own_node_lease_and_statuses() {
+        let who = Identity::node("n1");
+        let no = &[][..];
+        for (verb, resource, sub, name, expected) in [
+            (Verb::Update, "nodes", Some("status"), "n1", true),
+            (Verb::Update, "nodes", Some("status"), "n2", false),
+            (Verb::Patch, "leases", None, "n1", true),
+            (Verb::Patch, "leases", None, "n2", false),
+            (Verb::Delete, "nodes", None, "n1", false),
+            (Verb::Update, "pods", None, "a", false),
+            (Verb::Create, "pods", None, "a", false),
+            (Verb::Create, "podnotifications", None, "a", false),
+            (Verb::Update, "podnotifications", None, "a", false),
+            (Verb::Get, "configmaps", None, "a", false),
+            (Verb::Create, "namespaces", None, "a", false),
+        ] {
+            let allowed = allows(&ask(&who, verb, resource, sub, Some(name), no));
+            assert_eq!(allowed, expected, "{verb:?} {resource} {sub:?} {name}");
+        }
+    }
+
+    #[test]
+    fn a_node_lists_only_what_is_bound_to_it() {
+        let who = Identity::node("n1");
+        let own = [("spec.nodeName".to_owned(), "n1".to_owned())];
+        let other = [("spec.nodeName".to_owned(), "n2".to_owned())];
+        assert!(allows(&ask(&who, Verb::Watch, "pods", None, None, &own)));
+        assert!(!allows(&ask(&who, Verb::Watch, "pods", None, None, &other)));
+        assert!(!allows(&ask(&who, Verb::List, "pods", None, None, &[])));
+    }
+
+    #[test]
+    fn a_node_touches_only_objects_that_are_its_own() {
+        let who = Identity::node("n1");
+        let touch = |resource, object: &Value| {
+            allows_object(
+                &ask(&who, Verb::Update, resource, Some("status"), Some("x"), &[]),
+                object,
+            )
+        };
+        assert!(touch("pods", &json!({"spec": {"nodeName": "n1"}})));
+        assert!(!touch("pods", &json!({"spec": {"nodeName": "n2"}})));
+        assert!(!touch("pods", &json!({"spec": {}})));
+        assert!(!touch(
+            "podnotifications",
+            &json!({"status": {"nodeName": "n2"}})
+        ));
+    }
+
+    #[test]
+    fn strangers_may_do_nothing() {
+        let who = Identity::anonymous();
+        for verb in [
+            Verb::Get,
+            Verb::List,
+            Verb::Watch,
+            Verb::Create,
+            Verb::Delete,
+        ] {
+            assert!(!allows(&ask(&who, verb, "pods", None, Some("a"), &[])));
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Who is asking: identities, client certificates and bearer tokens.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::RwLock;
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+/// A user name and its groups, as authentication found them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// The user name: the certificate's common name, or what the token was made for.
+    pub name: String,
+    /// The groups: the certificate's organisations, or what the token was made for.
+    pub groups: Vec<String>,
+}
+
+pub(crate) const MASTERS: &str = "system:masters";
+pub(crate) const NODES: &str = "system:nodes";
+pub(crate) const NODE_PREFIX: &str = "system:node:";
+const CONTROLLER: &str = "system:belay:controller";
+const CONTROL_PLANE: &str = "system:belay:controlplane";
+const ANONYMOUS: &str = "system:anonymous";
+
+/// What an identity is allowed to be in the fixed rules of [`crate::authority`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role<'a> {
+    Admin,
+    Node(&'a str),
+    Controller,
+    ControlPlane,
+    Nobody,
+}
+
+impl Identity {
+    fn of(name: impl Into<String>, groups: &[&str]) -> Self {
+        Self {
+            name: name.into(),
+            groups: groups.iter().map(|g| (*g).to_owned()).collect(),
+        }
+    }
+
+    /// May do everything.
+    pub fn admin() -> Self {
+        Self::of("belay:admin", &[MASTERS])
+    }
+
+    /// The agent of one node.
+    pub fn node(node: &str) -> Self {
+        Self::of(format!("{NODE_PREFIX}{node}"), &[NODES])
+    }
+
+    /// The product's controllers.
+    pub fn controller() -> Self {
+        Self::of(CONTROLLER, &[])
+    }
+
+    /// What stands in for a stock control plane.
+    pub fn controlplane() -> Self {
+        Self::of(CONTROL_PLANE, &[])
+    }
+
+    pub(crate) fn anonymous() -> Self {
+        Self::of(ANONYMOUS, &[])
+    }
+
+    pub(crate) fn is_anonymous(&self) -> bool {
+        self.name == ANONYMOUS
+    }
+
+    pub(crate) fn role(&self) -> Role<'_> {
+        let in_group = |g: &str| self.groups.iter().any(|x| x == g);
+        if in_group(MASTERS) {
+            return Role::Admin;
+        }
+        match self.name.strip_prefix(NODE_PREFIX) {
+            Some(node) if in_group(NODES) && !node.is_empty() => Role::Node(node),
+            _ if self.name == CONTROLLER => Role::Controller,
+            _ if self.name == CONTROL_PLANE => Role::ControlPlane,
+            _ => Role::Nobody,
+        }
+    }
+
+    /// The subject of a client certificate that TLS has already verified.
+    pub(crate) fn from_certificate(der: &[u8]) -> Option<Self> {
+        let (_, certificate) = X509Certificate::from_der(der).ok()?;
+        let subject = certificate.subject();
+        let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
+        let groups = subject
+            .iter_organization()
+            .filter_map(|o| o.as_str().ok().map(str::to_owned))
+            .collect();
+        Some(Self { name, groups })
+    }
+}
+
+/// Bearer tokens by their SHA-256. The file is the truth: a token made by another process while
+/// the server runs is found on first use.
+#[derive(Debug)]
+pub(crate) struct Tokens {
+    path: PathBuf,
+    loaded: RwLock<Loaded>,
+}
+
+#[derive(Debug, Default)]
+struct Loaded {
+    modified: Option<SystemTime>,
+    by_hash: BTreeMap<String, Identity>,
+}
+
+impl Tokens {
+    pub(crate) fn at(data_dir: &Path) -> Self {
+        Self {
+            path: data_dir.join("tokens.json"),
+            loaded: RwLock::default(),
+        }
+    }
+
+    pub(crate) fn identify(&self, token: &str) -> Option<Identity> {
+        let hash = hash(token);
+        // Looking the hash up leaks nothing useful through timing: the key is a digest of the
+        // secret, not the secret.
+        if let Some(identity) = self.loaded.read().ok()?.by_hash.get(&hash) {
+            return Some(identity.clone());
+        }
+        let modified = fs::metadata(&self.path).and_then(|m| m.modified()).ok()?;
+        let mut loaded = self.loaded.write().ok()?;
+        if loaded.modified != Some(modified) {
+            loaded.by_hash = read(&self.path).ok()?;
+            loaded.modified = Some(modified);
+        }
+        loaded.by_hash.get(&hash).cloned()
+    }
+
+    /// Makes a token for `identity` and remembers its hash, durably, before returning it.
+    pub(crate) fn create(&self, identity: &Identity) -> std::io::Result<String> {
+        let token = format!(
+            "{}{}",
+            uuid::Uuid::new_v4().simple(),
+            uuid::Uuid::new_v4().simple()
+        );
+        let mut all = match read(&self.path) {
+            Ok(all) => all,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => BTreeMap::new(),
+            Err(e) => return Err(e),
+        };
+        all.insert(hash(&token), identity.clone());
+        write_private(&self.path, &serde_json::to_vec_pretty(&all)?)?;
+        Ok(token)
+    }
+}
+
+fn read(path: &Path) -> std::io::Result<BTreeMap<String, Identity>> {
+    Ok(serde_json::from_slice(&fs::read(path)?)?)
+}
+
+fn hash(token: &str) -> String {
+    Sha256::digest(token.as_bytes())
+        .iter()
+        .map(|b| format!("{b:02x}"))
+        .collect()
+}
+
+/// Replaces a file with mode 0600: whole and on disk, or not at all.
+pub(crate) fn write_private(path: &Path, content: &[u8]) -> std::io::Result<()> {
+    let temporary = path.with_extension(format!("tmp-{}", std::process::id()));
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&temporary)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    fs::rename(&temporary, path)?;
+    match path.parent() {
+        Some(parent) => fs::File::open(parent)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_made_while_the_server_runs_is_known_and_an_unknown_one_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let server = Tokens::at(dir.path());
+        assert_eq!(server.identify("nothing"), None);
+        let token = Tokens::at(dir.path())
+            .create(&Identity::node("n1"))
+            .unwrap();
+        assert_eq!(server.identify(&token), Some(Identity::node("n1")));
+        let second = Tokens::at(dir.path())
+            .create(&Identity::node("n2"))
+            .unwrap();
+        assert_eq!(server.identify(&token), Some(Identity::node("n1")));
+        assert_eq!(server.identify(&second), Some(Identity::node("n2")));
+        assert_eq!(server.identify(&token[1..]), None);
+    }
+
+    #[test]
+    fn a_node_name_without_the_group_is_nobody() {
+        let forged = Identity {
+            name: "system:node:n1".into(),
+            groups: vec![],
+        };
+        assert_eq!(forged.role(), Role::Nobody);
+        assert_eq!(Identity::node("n1").role(), Role::Node("n1"));
+        assert_eq!(Identity::anonymous().role(), Role::Nobody);
+    }
+}

@@ -1,0 +1,150 @@
+//! PodNotifications: who is to act, or that nobody can, is settled in the creating write.
+
+use belay_api::GROUP;
+use belay_api::VERSION;
+use belay_api::gates::Feature;
+use belay_api::metadata::NameRule;
+use belay_api::pod::Pod;
+use belay_api::rules::Rules;
+use belay_core::resolve::{PodFacts, Resolution, resolve};
+use serde_json::{Value, json};
+
+use super::{Column, Kind, Remark, Strategy, World, age, column, or_none, text};
+use crate::object::{meta_str, seconds};
+
+pub(super) static POD_NOTIFICATIONS: Kind = Kind {
+    group: GROUP,
+    version: VERSION,
+    kind: "PodNotification",
+    plural: "podnotifications",
+    singular: "podnotification",
+    short_names: &["pn"],
+    categories: &["belay"],
+    namespaced: true,
+    name_rule: NameRule::DnsSubdomain,
+    subresources: &["status"],
+    fields: &[("status.nodeName", "/status/nodeName")],
+    columns: &[
+        Column {
+            name: "Name",
+            format: "name",
+            description: "Its name.",
+            priority: 0,
+        },
+        column("Pod", 0, "The pod that is notified."),
+        column("Notifier", 0, "The notifier that is triggered."),
+        column("State", 0, "New, Succeeded or Failed."),
+        column("Age", 0, "Time since it was created."),
+        column("Node", 1, "The node that acts."),
+        column("Error", 1, "Why it failed."),
+    ],
+    cells: |o, now| {
+        let error = match text(o, "/status/error/type") {
+            "" => o
+                .pointer("/status/containers")
+                .and_then(Value::as_array)
+                .into_iter()
+                .flatten()
+                .map(|c| text(c, "/error/type"))
+                .find(|t| !t.is_empty())
+                .unwrap_or_default(),
+            own => own,
+        };
+        vec![
+            text(o, "/metadata/name").into(),
+            text(o, "/spec/podName").into(),
+            text(o, "/spec/notifier").into(),
+            text(o, "/status/state").into(),
+            age::of(o, now),
+            or_none(text(o, "/status/nodeName")),
+            or_none(error),
+        ]
+    },
+    strategic_merge: false,
+    generation: true,
+    unconditional_update: false,
+    gate: Some(Feature::ContainerNotifier),
+    audited: &["/spec/podName", "/spec/notifier"],
+    strategy: &PodNotifications,
+};
+
+#[derive(Debug)]
+struct PodNotifications;
+
+impl Strategy for PodNotifications {
+    fn rules(&self) -> &'static dyn Rules {
+        belay_api::rules::POD_NOTIFICATION
+    }
+
+    fn on_create(&self, object: &mut Value, world: &dyn World) -> Vec<Remark> {
+        let namespace = meta_str(object, "namespace").to_owned();
+        let pod_name = text(object, "/spec/podName").to_owned();
+        let notifier = text(object, "/spec/notifier").to_owned();
+        let pod = world.get("pods", Some(&namespace), &pod_name);
+        let declares = pod.as_ref().is_some_and(|pod| declares(pod, &notifier));
+        let facts = pod.as_ref().map(|pod| PodFacts {
+            uid: meta_str(pod, "uid"),
+            node: pod.pointer("/spec/nodeName").and_then(Value::as_str),
+            phase: text(pod, "/status/phase"),
+            terminating: crate::object::is_terminating(pod),
+            declares,
+        });
+        let now = seconds(world.now());
+        let (status, remarks) = match resolve(&pod_name, &notifier, facts) {
+            Resolution::Assign { node, pod_uid } => (
+                json!({"state": "New", "nodeName": node, "podUID": pod_uid}),
+                Vec::new(),
+            ),
+            Resolution::Failed { error, message } => {
+                let status = json!({
+                    "state": "Failed",
+                    "startTime": now,
+                    "completeTime": now,
+                    "error": {"type": error, "message": message, "timestamp": now},
+                });
+                (
+                    status,
+                    vec![Remark {
+                        warning: true,
+                        reason: error,
+                        message,
+                    }],
+                )
+            }
+            Resolution::NothingDeclared => {
+                let message = format!("no container of pod {pod_name} declares {notifier:?}");
+                let status = json!({
+                    "state": "Succeeded",
+                    "startTime": now,
+                    "completeTime": now,
+                    "conditions": [{
+                        "type": belay_api::reasons::NOTIFIER_FOUND,
+                        "status": "False",
+                        "reason": belay_api::reasons::NOT_DECLARED,
+                        "message": message,
+                        "lastTransitionTime": now,
+                    }],
+                });
+                let reason = belay_api::reasons::NOT_DECLARED;
+                (
+                    status,
+                    vec![Remark {
+                        warning: true,
+                        reason,
+                        message,
+                    }],
+                )
+            }
+        };
+        object["status"] = status;
+        remarks
+    }
+}
+
+/// Whether any container of the pod declares the notifier, as a field or in the annotation.
+fn declares(pod: &Value, notifier: &str) -> bool {
+    let Ok(pod) = serde_json::from_value::<Pod>(pod.clone()) else {
+        return false;
+    };
+    pod.declares(notifier)
+}

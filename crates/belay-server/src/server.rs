@@ -1,0 +1,347 @@
+//! Opening a server on a data directory, and what it offers to the roles in the same process.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read as _, Seek as _, Write as _};
+use std::net::SocketAddr;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use belay_api::gates::FeatureGates;
+use belay_store::{Options as StoreOptions, Store};
+use bytes::Bytes;
+use http::{Method, Request, StatusCode};
+use rustix::fs::{FlockOperation, flock};
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::api::Api;
+use crate::audit::Audit;
+use crate::identity::{Identity, Tokens, write_private};
+use crate::metrics::Metrics;
+use crate::object::{Meta, RevisionMark};
+use crate::pki::{Credential, Pki, PkiError, serving_names};
+use crate::registry::Registry;
+use crate::serve;
+
+/// Where and how a server runs.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Everything the server keeps is in here.
+    pub data_dir: PathBuf,
+    /// The address of the TLS listener; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Feature gates of the API.
+    pub gates: FeatureGates,
+    /// Further names and addresses for the serving certificate.
+    pub tls_names: Vec<String>,
+}
+
+/// Why a server cannot start or do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// Another process works on the same data directory.
+    #[error(
+        "{dir} is in use by another belay (process {pid}); stop it, or choose another --data-dir"
+    )]
+    InUse {
+        /// The data directory.
+        dir: PathBuf,
+        /// The process that has it.
+        pid: String,
+    },
+    /// A file of the data directory.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What went wrong.
+        source: std::io::Error,
+    },
+    /// The address cannot be listened on.
+    #[error(
+        "cannot listen on {address}: {source}; is another server using it? Choose one with --listen"
+    )]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What went wrong.
+        source: std::io::Error,
+    },
+    /// The store cannot be opened.
+    #[error(transparent)]
+    Store(#[from] belay_store::OpenError),
+    /// Certificates.
+    #[error(transparent)]
+    Pki(#[from] PkiError),
+    /// The server has not run here yet.
+    #[error("{dir} holds no belay server; start one there first (belay up --data-dir {dir})")]
+    NoServer {
+        /// The data directory.
+        dir: PathBuf,
+    },
+    /// An object the server makes for itself was refused.
+    #[error("cannot create namespace {name}: {message}")]
+    Bootstrap {
+        /// The namespace.
+        name: String,
+        /// What went wrong.
+        message: String,
+    },
+}
+
+/// Namespaces every cluster has.
+const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
+const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+const RENEWAL_CHECK: Duration = Duration::from_secs(12 * 3600);
+/// Kept free on the disk, so that deleting and compacting remain possible.
+const MIN_FREE: u64 = 16 * 1024 * 1024;
+const HISTORY_EVENTS: usize = 10_000;
+const HISTORY_BYTES: usize = 16 * 1024 * 1024;
+
+/// A server that is open on its data directory. Cloning shares it.
+#[derive(Debug, Clone)]
+pub struct Server {
+    api: Arc<Api>,
+    data_dir: PathBuf,
+    address: SocketAddr,
+    listener: Arc<Mutex<Option<TcpListener>>>,
+    /// Holds the lock on the data directory for as long as any clone lives.
+    _lock: Arc<File>,
+}
+
+impl Server {
+    /// Locks the data directory, replays the store, makes what is missing, binds the listener and
+    /// writes the admin's kubeconfig.
+    ///
+    /// # Errors
+    /// Each variant of [`ServerError`] says what to do.
+    pub async fn open(config: Config) -> Result<Self, ServerError> {
+        let dir = &config.data_dir;
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(dir)
+            .map_err(io(dir))?;
+        let lock = lock(dir)?;
+        let listener =
+            TcpListener::bind(config.listen)
+                .await
+                .map_err(|source| ServerError::Listen {
+                    address: config.listen,
+                    source,
+                })?;
+        let address = listener.local_addr().map_err(io(dir))?;
+        let registry = Registry::new(&config.gates);
+        let pki = Pki::open(
+            &dir.join("pki"),
+            serving_names(config.listen.ip(), &config.tls_names),
+        )?;
+        let audit_path = dir.join("audit.log");
+        let api = Api {
+            store: open_store(&dir.join("store.redb"), registry.clone()).await?,
+            registry,
+            gates: config.gates,
+            mark: RevisionMark::random(),
+            tokens: Tokens::at(dir),
+            pki,
+            metrics: Metrics::new(&config.gates),
+            audit: Audit::open(&audit_path).map_err(io(&audit_path))?,
+            bookmark_every: BOOKMARK_EVERY,
+            stopping: CancellationToken::new(),
+        };
+        let server = Self {
+            api: Arc::new(api),
+            data_dir: dir.clone(),
+            address,
+            listener: Arc::new(Mutex::new(Some(listener))),
+            _lock: Arc::new(lock),
+        };
+        server.make_namespaces().await?;
+        server.write_kubeconfig()?;
+        Ok(server)
+    }
+
+    /// Answers requests until `shutdown`; then lets open ones finish and the store come to rest.
+    ///
+    /// # Errors
+    /// When TLS cannot be set up. Serving itself does not fail.
+    pub async fn serve(&self, shutdown: CancellationToken) -> Result<(), ServerError> {
+        let tls = tokio_rustls::TlsAcceptor::from(self.api.pki.server_config()?);
+        let listener = self
+            .listener
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        let Some(listener) = listener else {
+            return Ok(());
+        };
+        let renewal = tokio::spawn({
+            let server = self.clone();
+            async move {
+                loop {
+                    tokio::time::sleep(RENEWAL_CHECK).await;
+                    server.renew();
+                }
+            }
+        });
+        serve::listen(Arc::clone(&self.api), listener, tls, shutdown).await;
+        renewal.abort();
+        self.api.store.shutdown().await;
+        Ok(())
+    }
+
+    /// The address the listener is bound to.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// A client that reaches this server through memory, as `identity`.
+    pub fn connect(&self, identity: Identity) -> kube::Client {
+        serve::connect(Arc::clone(&self.api), identity)
+    }
+
+    /// Where the admin's kubeconfig is.
+    pub fn kubeconfig_path(&self) -> PathBuf {
+        self.data_dir.join("kubeconfig")
+    }
+
+    /// The certificate authority, PEM.
+    pub fn ca_pem(&self) -> String {
+        self.api.pki.ca_pem().to_owned()
+    }
+
+    /// Copies the store, as of now, to a new file.
+    ///
+    /// # Errors
+    /// As [`Store::backup`].
+    pub fn backup(&self, path: &Path) -> Result<belay_store::Revision, belay_store::BackupError> {
+        self.api.store.backup(path)
+    }
+
+    fn renew(&self) {
+        let renewed = self.api.pki.renew().map_err(ServerError::from);
+        if let Err(error) = renewed.and_then(|()| self.write_kubeconfig()) {
+            tracing::error!(%error, "cannot renew certificates");
+        }
+    }
+
+    fn write_kubeconfig(&self) -> Result<(), ServerError> {
+        let identity = Identity::admin();
+        let leaf = self.api.pki.client(&identity)?;
+        let text =
+            self.api
+                .pki
+                .kubeconfig(&url(self.address), "admin", &Credential::Certificate(leaf));
+        let path = self.kubeconfig_path();
+        write_private(&path, text.as_bytes()).map_err(io(&path))?;
+        // Where `create_node_token`, another process, finds this server.
+        let path = address_path(&self.data_dir);
+        write_private(&path, self.address.to_string().as_bytes()).map_err(io(&path))
+    }
+
+    async fn make_namespaces(&self) -> Result<(), ServerError> {
+        for name in NAMESPACES {
+            let failed = |message: String| ServerError::Bootstrap {
+                name: name.to_owned(),
+                message,
+            };
+            let (parts, ()) = Request::builder()
+                .method(Method::POST)
+                .uri("/api/v1/namespaces")
+                .body(())
+                .map_err(|e| failed(e.to_string()))?
+                .into_parts();
+            let body = json!({"metadata": {"name": name}}).to_string();
+            let response = self
+                .api
+                .handle(Some(&Identity::admin()), &parts, Bytes::from(body))
+                .await;
+            if !matches!(
+                response.status(),
+                StatusCode::CREATED | StatusCode::CONFLICT
+            ) {
+                return Err(failed(response.status().to_string()));
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn open_store(path: &Path, registry: Registry) -> Result<Store<Meta>, ServerError> {
+    let mut options =
+        StoreOptions::new(move |key: &str, value: &[u8]| Meta::of(key, value, &registry));
+    options.history_events = HISTORY_EVENTS;
+    options.history_bytes = HISTORY_BYTES;
+    options.min_free_bytes = MIN_FREE;
+    // Replaying a large store takes a while; other tasks should not wait for it.
+    let path = path.to_owned();
+    let opened = tokio::task::spawn_blocking(move || Store::open(&path, options)).await;
+    match opened {
+        Ok(store) => Ok(store?),
+        Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+    }
+}
+
+/// Makes a token for a node and returns a kubeconfig with it. Works beside a running server.
+///
+/// # Errors
+/// When no server has ever run on `data_dir`.
+pub fn create_node_token(data_dir: &Path, node: &str) -> Result<String, ServerError> {
+    let no_server = || ServerError::NoServer {
+        dir: data_dir.to_owned(),
+    };
+    let address = std::fs::read_to_string(address_path(data_dir)).map_err(|_| no_server())?;
+    let address: SocketAddr = address.trim().parse().map_err(|_| no_server())?;
+    let pki = Pki::open(&data_dir.join("pki"), Vec::new())?;
+    let tokens = Tokens::at(data_dir);
+    let token = tokens.create(&Identity::node(node)).map_err(io(data_dir))?;
+    Ok(pki.kubeconfig(&url(address), node, &Credential::Token(token)))
+}
+
+fn address_path(data_dir: &Path) -> PathBuf {
+    data_dir.join("address")
+}
+
+/// The URL under which clients on this machine reach `address`.
+fn url(address: SocketAddr) -> String {
+    let ip = address.ip();
+    if ip.is_unspecified() {
+        format!("https://127.0.0.1:{}", address.port())
+    } else {
+        format!("https://{address}")
+    }
+}
+
+fn io(path: &Path) -> impl FnOnce(std::io::Error) -> ServerError {
+    let path = path.to_owned();
+    move |source| ServerError::Io { path, source }
+}
+
+/// One server per data directory: an exclusive lock that ends with the process.
+fn lock(dir: &Path) -> Result<File, ServerError> {
+    let path = dir.join("lock");
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path)
+        .map_err(io(&path))?;
+    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        let mut pid = String::new();
+        file.read_to_string(&mut pid).map_err(io(&path))?;
+        return Err(ServerError::InUse {
+            dir: dir.to_owned(),
+            pid: pid.trim().to_owned(),
+        });
+    }
+    file.set_len(0).map_err(io(&path))?;
+    file.rewind().map_err(io(&path))?;
+    file.write_all(std::process::id().to_string().as_bytes())
+        .map_err(io(&path))?;
+    Ok(file)
+}

@@ -1,0 +1,657 @@
+//! Writing: create, replace, patch and subresource actions.
+//!
+//! Every write is a loop of read, decide, conditional write. A conflict means that somebody was
+//! faster: a caller that named a resource version is told so, for all others the decision is made
+//! again on the newer object.
+
+use belay_api::decode::{self, FieldValidation};
+use belay_api::metadata;
+use belay_api::schema::{self, Schema};
+use belay_store::{Change, Expect, Write, WriteError};
+use bytes::Bytes;
+use http::StatusCode;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::api::{Api, Body, Call, Object, json as json_response, parse};
+use crate::authority::allows_object;
+use crate::object::{
+    Meta, encode, has_finalizers, is_terminating, meta_mut, meta_str, name, seconds,
+};
+use crate::query::content_type;
+use crate::registry::{Kind, Remark};
+use crate::status::{ApiError, ApiResult};
+
+/// How often a write that may be decided again is tried before the caller is asked to.
+const TRIES: usize = 64;
+const GENERATED_SUFFIX: usize = 5;
+const GENERATED_PREFIX: usize = 58;
+
+const CHANGED: &str = "the object has been modified; please apply your changes to the latest \
+                       version and try again";
+
+impl Api {
+    pub(crate) async fn create(
+        &self,
+        call: &Call<'_>,
+        body: &Bytes,
+        warnings: &mut Vec<String>,
+    ) -> ApiResult<Object> {
+        let kind = call.resource.kind;
+        let object = decode_body(call, body, kind, warnings)?;
+        let generated =
+            meta_str(&object, "name").is_empty() && !meta_str(&object, "generateName").is_empty();
+        for attempt in 1.. {
+            let (object, remarks, new_warnings) = self.complete_new(call, object.clone())?;
+            if attempt == 1 {
+                warnings.extend(new_warnings);
+            }
+            if call.query.dry_run()? {
+                return Ok(Object::Imagined(object));
+            }
+            let name = name(&object).to_owned();
+            let own_key = kind.key(call.resource.namespace.as_deref(), &name);
+            let write = Write {
+                key: own_key.clone(),
+                expect: Expect::Absent,
+                also: self.namespace_expectation(call)?,
+                change: Change::Put(encode(object, &self.mark)),
+            };
+            match self.store.write(write).await {
+                Ok(entry) => {
+                    self.remark(call, &entry, remarks).await;
+                    return Ok(Object::Stored(entry));
+                }
+                // The namespace changed in between: look at it again.
+                Err(WriteError::Conflict { key, .. }) if key != own_key && attempt < TRIES => {}
+                // A generated name that is taken is no fault of the caller's.
+                Err(WriteError::Conflict { .. }) if generated && attempt < TRIES => {}
+                Err(WriteError::Conflict { current, .. }) => {
+                    let terminating = current
+                        .as_deref()
+                        .and_then(|e| parse(e).ok())
+                        .is_some_and(|o| is_terminating(&o));
+                    let mut error = ApiError::already_exists(kind, &name);
+                    if terminating {
+                        error.message = format!("object is being deleted: {}", error.message);
+                    }
+                    return Err(error);
+                }
+                Err(error) => return Err(ApiError::from_store(error)),
+            }
+        }
+        Err(ApiError::internal("ran out of generated names"))
+    }
+
+    /// A decoded new object with everything the server adds, checked.
+    fn complete_new(
+        &self,
+        call: &Call<'_>,
+        mut object: Value,
+    ) -> ApiResult<(Value, Vec<Remark>, Vec<String>)> {
+        let kind = call.resource.kind;
+        let rules = kind.strategy.rules();
+        let namespace = call.resource.namespace.as_deref();
+        let meta = meta_mut(&mut object);
+        if meta
+            .get("resourceVersion")
+            .and_then(Value::as_str)
+            .is_some_and(|v| !v.is_empty())
+        {
+            return Err(ApiError::bad_request(
+                "resourceVersion should not be set on objects to be created",
+            ));
+        }
+        for field in [
+            "resourceVersion",
+            "uid",
+            "selfLink",
+            "generation",
+            "deletionTimestamp",
+            "deletionGracePeriodSeconds",
+            "managedFields",
+        ] {
+            meta.remove(field);
+        }
+        match (namespace, meta.get("namespace").and_then(Value::as_str)) {
+            (Some(path), Some(sent)) if !sent.is_empty() && sent != path => {
+                return Err(ApiError::bad_request(format!(
+                    "the namespace of the provided object does not match the namespace sent on the \
+                     request ({sent:?} and {path:?})"
+                )));
+            }
+            (Some(path), _) => {
+                meta.insert("namespace".into(), path.into());
+            }
+            (None, _) => {
+                meta.remove("namespace");
+            }
+        }
+        if kind.namespaced && namespace.is_none() {
+            return Err(ApiError::bad_request(format!(
+                "an empty namespace may not be set during creation of {}; name one in the path",
+                kind.plural
+            )));
+        }
+        let given = meta.get("name").and_then(Value::as_str).unwrap_or_default();
+        let prefix = meta
+            .get("generateName")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        if given.is_empty() && !prefix.is_empty() {
+            let generated = generate_name(prefix);
+            meta.insert("name".into(), generated.into());
+        }
+        meta.insert("uid".into(), uuid::Uuid::new_v4().to_string().into());
+        meta.insert("creationTimestamp".into(), seconds(Timestamp::now()).into());
+        if kind.generation {
+            meta.insert("generation".into(), 1.into());
+        }
+        let mut warnings = rules.warnings_before_default(&object);
+        rules.default(&mut object);
+        rules.prepare_create(&mut object);
+        rules.drop_disabled(&mut object, None, &self.gates);
+        let mut errors = metadata::validate_create(&object, kind.name_rule, kind.namespaced);
+        let review = rules.validate_create(&object, &self.gates);
+        errors.extend(review.errors);
+        warnings.extend(review.warnings);
+        if !errors.is_empty() {
+            return Err(ApiError::invalid(kind, name(&object), &errors));
+        }
+        let ask = call.ask();
+        if !allows_object(&ask, &object) {
+            return Err(ApiError::forbidden(ask.refusal()));
+        }
+        let remarks = kind.strategy.on_create(&mut object, self);
+        Ok((object, remarks, warnings))
+    }
+
+    /// New objects need a namespace that is there and not on its way out.
+    fn namespace_expectation(&self, call: &Call<'_>) -> ApiResult<Vec<(String, Expect)>> {
+        let Some(namespace) = call.resource.namespace.as_deref() else {
+            return Ok(Vec::new());
+        };
+        let kind = self
+            .registry
+            .by_plural("namespaces")
+            .ok_or_else(ApiError::no_such_path)?;
+        let key = kind.key(None, namespace);
+        let entry = self.store.get(&key).ok_or_else(|| no_namespace(call))?;
+        if is_terminating(&parse(&entry)?) {
+            return Err(ApiError::forbidden(format!(
+                "unable to create new content in namespace {namespace} because it is being \
+                 terminated"
+            )));
+        }
+        Ok(vec![(key, Expect::At(entry.modified))])
+    }
+
+    /// Events about an object that was just created. Losing one loses no fact: status has it all.
+    async fn remark(
+        &self,
+        call: &Call<'_>,
+        entry: &belay_store::Entry<Meta>,
+        remarks: Vec<Remark>,
+    ) {
+        let Some(kind) = self.registry.by_plural("events") else {
+            return;
+        };
+        for remark in remarks {
+            let Ok(object) = parse(entry) else { return };
+            let event = event_about(call.resource.kind, &object, &remark, Timestamp::now());
+            let key = kind.key(Some(meta_str(&object, "namespace")), name(&event));
+            let write = Write {
+                key,
+                expect: Expect::Absent,
+                also: Vec::new(),
+                change: Change::Put(encode(event, &self.mark)),
+            };
+            if let Err(error) = self.store.write(write).await {
+                tracing::warn!(%error, "could not record an event");
+            }
+        }
+    }
+
+    pub(crate) async fn replace(
+        &self,
+        call: &Call<'_>,
+        body: &Bytes,
+        warnings: &mut Vec<String>,
+    ) -> ApiResult<Object> {
+        let kind = call.resource.kind;
+        let sent = decode_body(call, body, kind, warnings)?;
+        let sent_name = name(&sent);
+        if !sent_name.is_empty() && sent_name != call.name() {
+            return Err(ApiError::bad_request(format!(
+                "the name of the object ({sent_name}) does not match the name on the URL ({})",
+                call.name()
+            )));
+        }
+        if meta_str(&sent, "resourceVersion").is_empty() && !kind.unconditional_update {
+            let path = belay_api::field::Path::new("metadata").child("resourceVersion");
+            let error =
+                belay_api::field::FieldError::invalid(&path, 0, "must be specified for an update");
+            return Err(ApiError::invalid(kind, call.name(), &[error]));
+        }
+        self.update(call, warnings, |_| Ok(sent.clone())).await
+    }
+
+    pub(crate) async fn patch(
+        &self,
+        call: &Call<'_>,
+        body: &Bytes,
+        warnings: &mut Vec<String>,
+    ) -> ApiResult<Object> {
+        let kind = call.resource.kind;
+        let schema = schema_of(kind)?;
+        let validation = call.query.field_validation()?;
+        let style = PatchStyle::of(content_type(call.headers), kind)?;
+        let patch: Value = serde_json::from_slice(body)
+            .map_err(|e| ApiError::bad_request(format!("the patch is not valid JSON: {e}")))?;
+        let mut found = Vec::new();
+        let object = self
+            .update(call, warnings, |current| {
+                let mut next = current.clone();
+                let failed = |e: belay_patch::PatchError| patch_error(&e);
+                match style {
+                    PatchStyle::Json => {
+                        belay_patch::json_patch(&mut next, &patch).map_err(failed)?
+                    }
+                    PatchStyle::Merge => {
+                        if !patch.is_object() {
+                            return Err(ApiError::bad_request("a merge patch must be an object"));
+                        }
+                        belay_patch::merge_patch(&mut next, &patch).map_err(failed)?;
+                    }
+                    PatchStyle::Strategic => {
+                        belay_patch::strategic_merge(&mut next, &patch, schema.node())
+                            .map_err(failed)?;
+                    }
+                }
+                found = check(&mut next, schema, validation)?;
+                let patched_name = name(&next);
+                if patched_name != call.name() {
+                    return Err(ApiError::bad_request(format!(
+                        "the name of the object ({patched_name}) does not match the name on the \
+                         URL ({})",
+                        call.name()
+                    )));
+                }
+                Ok(next)
+            })
+            .await?;
+        warnings.append(&mut found);
+        Ok(object)
+    }
+
+    /// The common way of every change to an existing object.
+    async fn update(
+        &self,
+        call: &Call<'_>,
+        warnings: &mut Vec<String>,
+        mut change: impl FnMut(&Value) -> ApiResult<Value>,
+    ) -> ApiResult<Object> {
+        let kind = call.resource.kind;
+        let key = call.key();
+        for _ in 0..TRIES {
+            let entry = self
+                .store
+                .get(&key)
+                .ok_or_else(|| ApiError::not_found(kind, call.name()))?;
+            let current = parse(&entry)?;
+            let ask = call.ask();
+            if !allows_object(&ask, &current) {
+                return Err(ApiError::forbidden(ask.refusal()));
+            }
+            let sent = change(&current)?;
+            let version = meta_str(&sent, "resourceVersion");
+            let own = meta_str(&current, "resourceVersion");
+            if !version.is_empty() && version != own {
+                return Err(ApiError::conflict(kind, call.name(), CHANGED));
+            }
+            // A patch carries the version of what it was applied to without having asked for it.
+            let insisted = !version.is_empty() && call.verb == crate::route::Verb::Update;
+            let (next, new_warnings) = self.complete_update(call, &current, sent)?;
+            if next == current {
+                return Ok(Object::Stored(entry));
+            }
+            if call.query.dry_run()? {
+                warnings.extend(new_warnings);
+                return Ok(Object::Imagined(next));
+            }
+            let finished = is_terminating(&next)
+                && !has_finalizers(&next)
+                && !kind.strategy.keeps_deleted(&next)
+                && next
+                    .pointer("/metadata/deletionGracePeriodSeconds")
+                    .and_then(Value::as_i64)
+                    == Some(0);
+            let encoded = encode(next, &self.mark);
+            let write = Write {
+                key: key.clone(),
+                expect: Expect::At(entry.modified),
+                also: Vec::new(),
+                change: if finished {
+                    Change::Delete(Some(encoded))
+                } else {
+                    Change::Put(encoded)
+                },
+            };
+            match self.store.write(write).await {
+                Ok(entry) => {
+                    warnings.extend(new_warnings);
+                    return Ok(Object::Stored(entry));
+                }
+                Err(WriteError::Conflict { .. }) if insisted => {
+                    return Err(ApiError::conflict(kind, call.name(), CHANGED));
+                }
+                Err(WriteError::Conflict { .. }) => {}
+                Err(error) => return Err(ApiError::from_store(error)),
+            }
+        }
+        Err(ApiError::conflict(kind, call.name(), CHANGED))
+    }
+
+    /// What an update comes to: only what this path may change, checked against what was there.
+    fn complete_update(
+        &self,
+        call: &Call<'_>,
+        current: &Value,
+        sent: Value,
+    ) -> ApiResult<(Value, Vec<String>)> {
+        let kind = call.resource.kind;
+        let rules = kind.strategy.rules();
+        let (sent_uid, uid) = (meta_str(&sent, "uid"), meta_str(current, "uid"));
+        if !sent_uid.is_empty() && sent_uid != uid {
+            let why = format!(
+                "Precondition failed: UID in precondition: {sent_uid}, UID in object meta: {uid}"
+            );
+            return Err(ApiError::conflict(kind, call.name(), &why));
+        }
+        let mut next = match call.resource.subresource.as_deref() {
+            Some(subresource) => {
+                let mut next = current.clone();
+                kind.strategy
+                    .update_subresource(subresource, &mut next, &sent);
+                next
+            }
+            None => {
+                let mut next = sent;
+                if kind.has_status() {
+                    copy_or_remove(&mut next, current, "status");
+                }
+                next
+            }
+        };
+        keep_system_metadata(&mut next, current);
+        if let (Some(next), Some(old)) = (next.as_object_mut(), current.as_object()) {
+            for field in ["apiVersion", "kind"] {
+                if let Some(value) = old.get(field) {
+                    next.insert(field.to_owned(), value.clone());
+                }
+            }
+        }
+        let mut warnings = Vec::new();
+        rules.default(&mut next);
+        rules.drop_disabled(&mut next, Some(current), &self.gates);
+        if kind.generation && spec_changed(&next, current) {
+            let generation = current
+                .pointer("/metadata/generation")
+                .and_then(Value::as_i64);
+            meta_mut(&mut next).insert("generation".into(), (generation.unwrap_or(0) + 1).into());
+        }
+        let mut errors = metadata::validate_update(&next, current);
+        let review = if call.resource.subresource.is_some() {
+            rules.validate_status(&next, current)
+        } else {
+            rules.validate_update(&next, current, &self.gates)
+        };
+        errors.extend(review.errors);
+        warnings.extend(review.warnings);
+        if errors.is_empty() {
+            let ask = call.ask();
+            if !allows_object(&ask, &next) {
+                return Err(ApiError::forbidden(ask.refusal()));
+            }
+            Ok((next, warnings))
+        } else {
+            Err(ApiError::invalid(kind, call.name(), &errors))
+        }
+    }
+
+    /// A POST to a subresource: an action on the object.
+    pub(crate) async fn act(
+        &self,
+        call: &Call<'_>,
+        body: &Bytes,
+    ) -> ApiResult<http::Response<Body>> {
+        let kind = call.resource.kind;
+        let subresource = call.resource.subresource.as_deref().unwrap_or_default();
+        let body: Value = serde_json::from_slice(body)
+            .map_err(|e| ApiError::bad_request(format!("the body is not valid JSON: {e}")))?;
+        let key = call.key();
+        for _ in 0..TRIES {
+            let entry = self
+                .store
+                .get(&key)
+                .ok_or_else(|| ApiError::not_found(kind, call.name()))?;
+            let mut object = parse(&entry)?;
+            match kind.strategy.act(subresource, &mut object, &body) {
+                Some(done) => done?,
+                None => return Err(ApiError::method_not_allowed(&http::Method::POST)),
+            }
+            if !call.query.dry_run()? {
+                let write = Write {
+                    key: key.clone(),
+                    expect: Expect::At(entry.modified),
+                    also: Vec::new(),
+                    change: Change::Put(encode(object, &self.mark)),
+                };
+                match self.store.write(write).await {
+                    Ok(_) => {}
+                    Err(WriteError::Conflict { .. }) => continue,
+                    Err(error) => return Err(ApiError::from_store(error)),
+                }
+            }
+            let done = json!({
+                "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
+                "code": 201,
+            });
+            return Ok(json_response(StatusCode::CREATED, done.to_string()));
+        }
+        Err(ApiError::conflict(kind, call.name(), CHANGED))
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum PatchStyle {
+    Json,
+    Merge,
+    Strategic,
+}
+
+impl PatchStyle {
+    fn of(content_type: &str, kind: &Kind) -> ApiResult<Self> {
+        match content_type {
+            "application/json-patch+json" => Ok(Self::Json),
+            "application/merge-patch+json" => Ok(Self::Merge),
+            "application/strategic-merge-patch+json" if kind.strategic_merge => Ok(Self::Strategic),
+            "application/strategic-merge-patch+json" => {
+                Err(ApiError::unsupported_media_type(format!(
+                    "{} takes application/json-patch+json and application/merge-patch+json, not \
+                     strategic merge patches",
+                    kind.plural
+                )))
+            }
+            "application/apply-patch+yaml" => Err(ApiError::unsupported_media_type(
+                "this server has no server-side apply yet; use client-side apply (kubectl apply \
+                 without --server-side)",
+            )),
+            other => Err(ApiError::unsupported_media_type(format!(
+                "the body of the request was in an unknown format - accepted media types include: \
+                 application/json-patch+json, application/merge-patch+json, \
+                 application/strategic-merge-patch+json (got {other:?})"
+            ))),
+        }
+    }
+}
+
+fn patch_error(error: &belay_patch::PatchError) -> ApiError {
+    ApiError::bad_request(error.to_string())
+}
+
+fn schema_of(kind: &Kind) -> ApiResult<&'static Schema> {
+    schema::of(kind.kind).ok_or_else(|| ApiError::internal(format!("{} has no schema", kind.kind)))
+}
+
+fn decode_body(
+    call: &Call<'_>,
+    body: &Bytes,
+    kind: &Kind,
+    warnings: &mut Vec<String>,
+) -> ApiResult<Value> {
+    match content_type(call.headers) {
+        "" | "application/json" => {}
+        other => {
+            return Err(ApiError::unsupported_media_type(format!(
+                "the body of the request was in an unknown format - accepted media types include: \
+                 application/json (got {other:?})"
+            )));
+        }
+    }
+    let decoded = decode::decode(body, schema_of(kind)?, call.query.field_validation()?)
+        .map_err(|e| ApiError::bad_request(e.to_string()))?;
+    warnings.extend(decoded.warnings);
+    let mut object = decoded.value;
+    if !object.is_object() {
+        return Err(ApiError::bad_request("the body must be a JSON object"));
+    }
+    for (field, expected) in [
+        ("apiVersion", kind.api_version()),
+        ("kind", kind.kind.to_owned()),
+    ] {
+        let sent = object
+            .get(field)
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        if !sent.is_empty() && sent != expected {
+            return Err(ApiError::bad_request(format!(
+                "the {field} in the data ({sent}) does not match the expected {field} ({expected})"
+            )));
+        }
+        object[field] = expected.into();
+    }
+    Ok(object)
+}
+
+fn check(
+    value: &mut Value,
+    schema: &Schema,
+    validation: FieldValidation,
+) -> ApiResult<Vec<String>> {
+    decode::check(value, schema, validation).map_err(|e| ApiError::bad_request(e.to_string()))
+}
+
+fn no_namespace(call: &Call<'_>) -> ApiError {
+    let namespace = call.resource.namespace.as_deref().unwrap_or_default();
+    let mut error = ApiError::no_such_path();
+    error.message = format!("namespaces {namespace:?} not found");
+    error
+}
+
+/// A name that begins with `prefix`, in the alphabet Kubernetes uses: no vowels, so no words.
+fn generate_name(prefix: &str) -> String {
+    const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+    let mut cut = prefix.len().min(GENERATED_PREFIX);
+    while !prefix.is_char_boundary(cut) {
+        cut -= 1;
+    }
+    let random = uuid::Uuid::new_v4();
+    let suffix = random.as_bytes()[..GENERATED_SUFFIX]
+        .iter()
+        .map(|b| char::from(ALPHABET[usize::from(*b) % ALPHABET.len()]));
+    prefix[..cut].chars().chain(suffix).collect()
+}
+
+/// Fields of `metadata` that only the server writes.
+fn keep_system_metadata(next: &mut Value, current: &Value) {
+    let old = crate::object::meta(current).cloned().unwrap_or_default();
+    let meta = meta_mut(next);
+    for field in [
+        "name",
+        "namespace",
+        "uid",
+        "resourceVersion",
+        "creationTimestamp",
+        "generation",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "generateName",
+    ] {
+        match old.get(field) {
+            Some(value) => meta.insert(field.to_owned(), value.clone()),
+            None => meta.remove(field),
+        };
+    }
+    meta.remove("managedFields");
+    meta.remove("selfLink");
+}
+
+fn copy_or_remove(next: &mut Value, current: &Value, field: &str) {
+    if let Some(next) = next.as_object_mut() {
+        match current.get(field) {
+            Some(value) => next.insert(field.to_owned(), value.clone()),
+            None => next.remove(field),
+        };
+    }
+}
+
+fn spec_changed(next: &Value, current: &Value) -> bool {
+    next.get("spec") != current.get("spec")
+}
+
+fn event_about(kind: &Kind, object: &Value, remark: &Remark, now: Timestamp) -> Value {
+    let at = seconds(now);
+    let namespace = meta_str(object, "namespace");
+    json!({
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {
+            "name": format!("{}.{:x}", name(object), uuid::Uuid::new_v4().as_u128() >> 64),
+            "namespace": namespace,
+            "uid": uuid::Uuid::new_v4().to_string(),
+            "creationTimestamp": at,
+        },
+        "involvedObject": {
+            "apiVersion": kind.api_version(),
+            "kind": kind.kind,
+            "namespace": namespace,
+            "name": name(object),
+            "uid": meta_str(object, "uid"),
+            "resourceVersion": meta_str(object, "resourceVersion"),
+        },
+        "type": if remark.warning { "Warning" } else { "Normal" },
+        "reason": remark.reason,
+        "message": remark.message,
+        "source": {"component": "belay-server"},
+        "reportingComponent": "belay-server",
+        "reportingInstance": "",
+        "firstTimestamp": at,
+        "lastTimestamp": at,
+        "count": 1,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_generated_name_keeps_its_prefix_and_its_length_in_bounds() {
+        let name = generate_name("web-");
+        assert!(name.starts_with("web-") && name.len() == 9, "{name}");
+        let long = generate_name(&"x".repeat(300));
+        assert_eq!(long.len(), GENERATED_PREFIX + GENERATED_SUFFIX);
+        generate_name(&"é".repeat(40));
+    }
+}

@@ -1,0 +1,297 @@
+//! Creating and changing.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Harness, MAPS, NOTIFICATIONS, PODS, map, notification, pod, run_pod};
+
+#[tokio::test]
+async fn a_created_object_has_what_the_server_adds_and_survives_a_restart() {
+    let h = Harness::start().await;
+    let made = h.admin().post(MAPS, &map("a", &[("k", "v")])).await.ok();
+    for field in ["uid", "creationTimestamp", "resourceVersion"] {
+        assert!(made["metadata"][field].is_string(), "{field}: {made}");
+    }
+    let h = h.reopen(Default::default()).await;
+    assert_eq!(h.admin().get(&format!("{MAPS}/a")).await.ok(), made);
+}
+
+#[tokio::test]
+async fn creating_twice_is_already_exists_and_generated_names_do_not_collide() {
+    let h = Harness::start().await;
+    let c = h.admin();
+    c.post(MAPS, &map("a", &[])).await.ok();
+    let message = c.post(MAPS, &map("a", &[])).await;
+    assert_eq!(
+        message.refused(409, "AlreadyExists"),
+        "configmaps \"a\" already exists"
+    );
+    let body = json!({"metadata": {"generateName": "x-"}});
+    let first = c.post(MAPS, &body).await.ok();
+    let second = c.post(MAPS, &body).await.ok();
+    assert_ne!(first["metadata"]["name"], second["metadata"]["name"]);
+}
+
+#[tokio::test]
+async fn an_object_needs_a_namespace_that_exists() {
+    let h = Harness::start().await;
+    let answer = h
+        .admin()
+        .post("/api/v1/namespaces/nowhere/configmaps", &map("a", &[]))
+        .await;
+    assert!(answer.refused(404, "NotFound").contains("nowhere"));
+    let mut lost = map("a", &[]);
+    lost["metadata"]["namespace"] = "kube-system".into();
+    h.admin().post(MAPS, &lost).await.refused(400, "BadRequest");
+}
+
+#[tokio::test]
+async fn a_stale_update_is_a_conflict_and_an_unchanged_one_writes_nothing() {
+    let h = Harness::start().await;
+    let c = h.admin();
+    let first = c.post(MAPS, &map("a", &[("k", "1")])).await.ok();
+    let path = format!("{MAPS}/a");
+    let mut next = first.clone();
+    next["data"]["k"] = "2".into();
+    let second = c.put(&path, &next).await.ok();
+    assert_ne!(
+        first["metadata"]["resourceVersion"],
+        second["metadata"]["resourceVersion"]
+    );
+    assert!(
+        c.put(&path, &next)
+            .await
+            .refused(409, "Conflict")
+            .contains("has been modified")
+    );
+    assert_eq!(c.put(&path, &second).await.ok(), second);
+}
+
+#[tokio::test]
+async fn spec_and_status_are_written_through_different_doors() {
+    let h = Harness::start().await;
+    let c = h.admin();
+    let mut sent = pod("p");
+    sent["status"] = json!({"phase": "Running"});
+    let made = c.post(PODS, &sent).await.ok();
+    assert_eq!(made["status"]["phase"], "Pending");
+    let path = format!("{PODS}/p");
+    let status = json!({"status": {"phase": "Running"}, "metadata": {"labels": {"x": "y"}}});
+    let after = c
+        .patch(&format!("{path}/status"), "merge-patch", &status)
+        .await
+        .ok();
+    assert_eq!(after["status"]["phase"], "Running");
+    assert_eq!(after["metadata"]["labels"], made["metadata"]["labels"]);
+    let patch = json!({"status": {"phase": "Failed"}, "metadata": {"labels": {"x": "y"}}});
+    let after = c.patch(&path, "merge-patch", &patch).await.ok();
+    assert_eq!(after["status"]["phase"], "Running");
+    assert_eq!(after["metadata"]["labels"]["x"], "y");
+}
+
+#[tokio::test]
+async fn the_three_patch_types_do_what_they_are_for() {
+    let h = Harness::start().await;
+    let c = h.admin();
+    c.post(PODS, &pod("p")).await.ok();
+    let path = format!("{PODS}/p");
+    let json_patch = json!([{"op": "add", "path": "/metadata/labels/a", "value": "1"}]);
+    assert_eq!(
+        c.patch(&path, "json-patch", &json_patch).await.ok()["metadata"]["labels"]["a"],
+        "1"
+    );
+    let merge = json!({"metadata": {"labels": {"a": null}}});
+    let after = c.patch(&path, "merge-patch", &merge).await.ok();
+    assert_eq!(after["metadata"]["labels"].get("a"), None);
+    // A strategic merge finds the container by its name and keeps the rest of it.
+    let strategic = json!({"spec": {"containers": [{"name": "main", "image": "other"}]}});
+    let after = c
+        .patch(&path, "strategic-merge-patch", &strategic)
+        .await
+        .ok();
+    assert_eq!(after["spec"]["containers"][0]["image"], "other");
+    assert_eq!(after["spec"]["containers"][0]["command"][0], "sleep");
+    let bad = json!([{"op": "test", "path": "/metadata/name", "value": "q"}]);
+    c.patch(&path, "json-patch", &bad)
+        .await
+        .refused(400, "BadRequest");
+    c.patch(&path, "apply-patch", &json!({}))
+        .await
+        .refused(415, "UnsupportedMediaType");
+}
+
+#[tokio::test]
+async fn a_custom_kind_takes_no_strategic_merge() {
+    let h = Harness::start().await;
+    let c = h.admin();
+    c.post(NOTIFICATIONS, &notification("n", "p", "reload"))
+        .await
+        .ok();
+    let patch = json!({"metadata": {"labels": {"a": "b"}}});
+    let path = format!("{NOTIFICATIONS}/n");
+    c.patch(&path, "strategic-merge-patch", &patch)
+        .await
+        .refused(415, "UnsupportedMediaType");
+    c.patch(&path, "merge-patch", &patch).await.ok();
+}
+
+#[tokio::test]
+async fn a_dry_run_answers_and_stores_nothing() {
+    let h = Harness::start().await;
+    let c = h.admin();
+    c.post(&format!("{MAPS}?dryRun=All"), &map("a", &[]))
+        .await
+        .ok();
+    c.get(&format!("{MAPS}/a")).await.refused(404, "NotFound");
+    c.post(MAPS, &map("a", &[("k", "1")])).await.ok();
+    let patch = json!({"data": {"k": "2"}});
+    let imagined = c
+        .patch(&format!("{MAPS}/a?dryRun=All"), "merge-patch", &patch)
+        .await
+        .ok();
+    assert_eq!(imagined["data"]["k"], "2");
+    assert_eq!(c.get(&format!("{MAPS}/a")).await.ok()["data"]["k"], "1");
+    c.delete(&format!("{MAPS}/a?dryRun=All")).await.ok();
+    c.get(&format!("{MAPS}/a")).await.ok();
+}
+
+#[tokio::test]
+async fn unknown_fields_are_refused_warned_of_or_dropped_as_asked() {
+    let h = Harness::start().await;
+    let c = h.admin();
+    let mut sent = map("a", &[]);
+    sent["dataa"] = json!({});
+    let strict = c
+        .post(&format!("{MAPS}?fieldValidation=Strict"), &sent)
+        .await;
+    assert!(
+        strict
+            .refused(400, "BadRequest")
+            .contains("unknown field \"dataa\"")
+    );
+    let warned = c.post(MAPS, &sent).await;
+    assert!(warned.warnings[0].contains("unknown field"), "{warned:?}");
+    assert_eq!(warned.ok().get("dataa"), None);
+    sent["metadata"]["name"] = "b".into();
+    let ignored = c
+        .post(&format!("{MAPS}?fieldValidation=Ignore"), &sent)
+        .await;
+    assert!(ignored.warnings.is_empty());
+}
+
+#[tokio::test]
+async fn an_invalid_object_names_every_field_to_fix() {
+    let h = Harness::start().await;
+    let answer = h
+        .admin()
+        .post(
+            NOTIFICATIONS,
+            &json!({"metadata": {"name": "n"}, "spec": {}}),
+        )
+        .await;
+    answer.refused(422, "Invalid");
+    let fields: Vec<&str> = answer.body["details"]["causes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|c| c["field"].as_str())
+        .collect();
+    assert!(
+        fields.contains(&"spec.podName") && fields.contains(&"spec.notifier"),
+        "{fields:?}"
+    );
+}
+
+#[tokio::test]
+async fn concurrent_patches_all_land() {
+    let h = Harness::start().await;
+    let c = h.admin();
+    c.post(MAPS, &map("a", &[])).await.ok();
+    let writes = (0..32).map(|i| {
+        let client = h.admin();
+        async move {
+            let patch = json!({"data": {format!("k{i}"): "v"}});
+            client
+                .patch(&format!("{MAPS}/a"), "merge-patch", &patch)
+                .await
+                .ok();
+        }
+    });
+    futures::future::join_all(writes).await;
+    let after = c.get(&format!("{MAPS}/a")).await.ok();
+    assert_eq!(
+        after["data"].as_object().map(serde_json::Map::len),
+        Some(32)
+    );
+}
+
+#[tokio::test]
+async fn who_acts_on_a_notification_is_settled_in_the_creating_write() {
+    let h = Harness::start().await;
+    let c = h.admin();
+    let status = |v: Value| v["status"].clone();
+    let lost = status(
+        c.post(NOTIFICATIONS, &notification("lost", "p", "reload"))
+            .await
+            .ok(),
+    );
+    assert_eq!(
+        (&lost["state"], &lost["error"]["type"]),
+        (&"Failed".into(), &"PodNotFound".into())
+    );
+    c.post(PODS, &pod("p")).await.ok();
+    let early = status(
+        c.post(NOTIFICATIONS, &notification("early", "p", "reload"))
+            .await
+            .ok(),
+    );
+    assert_eq!(early["error"]["type"], "ContainerNotRunning");
+    run_pod(&c, "p", "n1").await;
+    let made = c
+        .post(NOTIFICATIONS, &notification("good", "p", "reload"))
+        .await
+        .ok();
+    let uid = c.get(&format!("{PODS}/p")).await.ok()["metadata"]["uid"].clone();
+    assert_eq!(
+        made["status"],
+        json!({"state": "New", "nodeName": "n1", "podUID": uid})
+    );
+    let none = status(
+        c.post(NOTIFICATIONS, &notification("none", "p", "unknown"))
+            .await
+            .ok(),
+    );
+    assert_eq!(
+        (&none["state"], &none["conditions"][0]["type"]),
+        (&"Succeeded".into(), &"NotifierFound".into())
+    );
+    let events = c
+        .get("/api/v1/namespaces/default/events?fieldSelector=involvedObject.name=none")
+        .await
+        .ok();
+    assert_eq!(events["items"][0]["type"], "Warning", "{events}");
+    c.delete(&format!("{PODS}/p")).await.ok();
+    let late = status(
+        c.post(NOTIFICATIONS, &notification("late", "p", "reload"))
+            .await
+            .ok(),
+    );
+    assert_eq!(late["error"]["type"], "PodTerminating");
+}
+
+#[tokio::test]
+async fn a_closed_gate_hides_notifications_and_opening_it_shows_them_again() {
+    let h = Harness::start().await;
+    h.admin()
+        .post(NOTIFICATIONS, &notification("n", "p", "reload"))
+        .await
+        .ok();
+    let h = h.reopen("ContainerNotifier=false".parse().unwrap()).await;
+    h.admin()
+        .get(&format!("{NOTIFICATIONS}/n"))
+        .await
+        .refused(404, "NotFound");
+    let made = h.admin().post(PODS, &pod("p")).await.ok();
+    assert_eq!(made["spec"]["containers"][0].get("notifiers"), None);
+    let h = h.reopen(Default::default()).await;
+    h.admin().get(&format!("{NOTIFICATIONS}/n")).await.ok();
+}
