@@ -138,7 +138,11 @@ impl FromStr for FeatureGates {
     /// Reads `Name=bool,Name=bool`; the last setting of a name wins, as in Kubernetes.
     fn from_str(list: &str) -> Result<Self, Self::Err> {
         let mut gates = Self::default();
-        for item in list.split(',').map(str::trim).filter(|item| !item.is_empty()) {
+        for item in list
+            .split(',')
+            .map(str::trim)
+            .filter(|item| !item.is_empty())
+        {
             let (name, value) = item.split_once('=').ok_or_else(|| GatesError::NoValue {
                 item: item.to_owned(),
             })?;
@@ -192,7 +196,10 @@ mod tests {
     #[test]
     fn errors_say_what_is_known_and_how_to_write_it() {
         let check = |list: &str, message: &str| {
-            assert_eq!(list.parse::<FeatureGates>().unwrap_err().to_string(), message);
+            assert_eq!(
+                list.parse::<FeatureGates>().unwrap_err().to_string(),
+                message
+            );
         };
         check(
             "Nope=true",

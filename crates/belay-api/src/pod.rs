@@ -217,6 +217,14 @@ impl Pod {
         Ok(found)
     }
 
+    /// Whether a notification of this name would find anything to run. Notifiers that cannot be
+    /// read declare nothing.
+    #[must_use]
+    pub fn declares(&self, notifier: &str) -> bool {
+        self.declarations(notifier)
+            .is_ok_and(|found| !found.is_empty())
+    }
+
     fn annotated_notifiers(&self) -> Result<NotifiersByContainer, NotifierError> {
         self.metadata
             .annotations
@@ -304,7 +312,8 @@ mod tests {
             NotifierAction::Signal(Signal::HUP)
         );
         assert_eq!(locks[1].1.timeout().as_secs(), 1);
-        assert!(pod.declarations("nothing").unwrap().is_empty());
+        assert!(pod.declares("unlock"));
+        assert!(!pod.declares("nothing"));
     }
 
     #[test]

@@ -1,80 +1,75 @@
 //! Reasons of events and types of conditions, in one place so that nothing is spelled twice.
 
-/// Reasons of Kubernetes events.
-pub mod event {
-    /// A pod was bound to a node.
-    pub const SCHEDULED: &str = "Scheduled";
-    /// A container was made.
-    pub const CREATED: &str = "Created";
-    /// A container's first process runs.
-    pub const STARTED: &str = "Started";
-    /// A container is being stopped.
-    pub const KILLING: &str = "Killing";
-    /// A container could not be started, or a pod could not be run.
-    pub const FAILED: &str = "Failed";
-    /// A restart waits because earlier ones failed.
-    pub const BACK_OFF: &str = "BackOff";
-    /// A pod ran longer than its `activeDeadlineSeconds`.
-    pub const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
-    /// A `postStart` hook failed.
-    pub const FAILED_POST_START_HOOK: &str = "FailedPostStartHook";
-    /// A `preStop` hook failed.
-    pub const FAILED_PRE_STOP_HOOK: &str = "FailedPreStopHook";
-    /// Processes of a container or action could not be killed.
-    pub const SURVIVORS: &str = "ProcessesSurvived";
+// Reasons of events about pods and nodes; the kubelet's names where it has one.
 
-    /// A node registered itself or became ready.
-    pub const NODE_READY: &str = "NodeReady";
-    /// An agent started on its node.
-    pub const STARTING: &str = "Starting";
+/// A pod was bound to a node.
+pub const SCHEDULED: &str = "Scheduled";
+/// A container was made.
+pub const CREATED: &str = "Created";
+/// A container's first process runs.
+pub const STARTED: &str = "Started";
+/// A container is being stopped.
+pub const KILLING: &str = "Killing";
+/// A container could not be started, or a pod could not be run.
+pub const FAILED: &str = "Failed";
+/// A restart waits because earlier ones failed.
+pub const BACK_OFF: &str = "BackOff";
+/// A pod ran longer than its `activeDeadlineSeconds`.
+pub const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
+/// A `postStart` hook failed.
+pub const FAILED_POST_START_HOOK: &str = "FailedPostStartHook";
+/// A `preStop` hook failed.
+pub const FAILED_PRE_STOP_HOOK: &str = "FailedPreStopHook";
+/// Processes of a container or an action could not be killed.
+pub const PROCESSES_SURVIVED: &str = "ProcessesSurvived";
+/// A node became ready.
+pub const NODE_READY: &str = "NodeReady";
+/// An agent started on its node.
+pub const STARTING: &str = "Starting";
 
-    /// An executor claimed a notification and starts its handlers.
-    pub const NOTIFICATION_STARTED: &str = "NotificationStarted";
-    /// Every handler of a notification succeeded.
-    pub const NOTIFICATION_SUCCEEDED: &str = "NotificationSucceeded";
-    /// A notification failed; its status says how.
-    pub const NOTIFICATION_FAILED: &str = "NotificationFailed";
-    /// A notification was deleted while its handlers ran; they were killed.
-    pub const NOTIFICATION_CANCELLED: &str = "NotificationCancelled";
-    /// No container of the pod declares the notifier.
-    pub const NOTIFIER_NOT_FOUND: &str = "NotifierNotFound";
-    /// A signal was sent to a process that ignores it or has no handler for it.
-    pub const SIGNAL_NOT_HANDLED: &str = "SignalNotHandled";
-    /// A hold was released by the node because its time was over or its handler failed.
-    pub const HOLD_RELEASED: &str = "HoldReleased";
-}
+// Reasons of events about notifications.
 
-/// Types of conditions.
-pub mod condition {
-    /// Of a pod: bound to a node.
-    pub const POD_SCHEDULED: &str = "PodScheduled";
-    /// Of a pod: its init containers are done.
-    pub const INITIALIZED: &str = "Initialized";
-    /// Of a pod: all its containers are ready.
-    pub const CONTAINERS_READY: &str = "ContainersReady";
-    /// Of a pod or a node.
-    pub const READY: &str = "Ready";
+/// An executor claimed a notification and starts its handlers.
+pub const NOTIFICATION_STARTED: &str = "NotificationStarted";
+/// Every handler of a notification succeeded.
+pub const NOTIFICATION_SUCCEEDED: &str = "NotificationSucceeded";
+/// A notification failed; its status says how.
+pub const NOTIFICATION_FAILED: &str = "NotificationFailed";
+/// A notification was deleted while its handlers ran; they were killed.
+pub const NOTIFICATION_CANCELLED: &str = "NotificationCancelled";
+/// No container of the pod declares the notifier; also the reason of `NotifierFound=False`.
+pub const NOT_DECLARED: &str = "NotDeclared";
+/// A signal was sent to a process that has no handler for it.
+pub const SIGNAL_NOT_HANDLED: &str = "SignalNotHandled";
+/// A hold was released by the node because its time was over or its handler failed.
+pub const HOLD_RELEASED: &str = "HoldReleased";
 
-    /// Of a notification: whether a container of the pod declares the notifier.
-    pub const NOTIFIER_FOUND: &str = "NotifierFound";
-    /// Of a notification by signal: whether every process it went to has a handler for it.
-    pub const SIGNAL_HANDLED: &str = "SignalHandled";
-    /// Of a notification that took a hold: whether the node had to release it by itself.
-    pub const HOLD_FORCIBLY_RELEASED: &str = "HoldForciblyReleased";
-}
+// Types of conditions.
 
-/// Reasons inside conditions.
-pub mod condition_reason {
-    /// `NotifierFound=False`.
-    pub const NOTHING_DECLARED: &str = "NothingDeclared";
-    /// `NotifierFound=True`.
-    pub const DECLARED: &str = "Declared";
-    /// `SignalHandled=True`.
-    pub const HANDLED: &str = "Handled";
-    /// `SignalHandled=False`: the process ignores the signal.
-    pub const IGNORED: &str = "Ignored";
-    /// `SignalHandled=False`: the signal has its default effect.
-    pub const DEFAULT_ACTION: &str = "DefaultAction";
-    /// `SignalHandled=Unknown`: the runtime cannot tell.
-    pub const UNKNOWN: &str = "Unknown";
-}
+/// Of a pod: bound to a node.
+pub const POD_SCHEDULED: &str = "PodScheduled";
+/// Of a pod: its init containers are done.
+pub const INITIALIZED: &str = "Initialized";
+/// Of a pod: all its containers are ready.
+pub const CONTAINERS_READY: &str = "ContainersReady";
+/// Of a pod or a node.
+pub const READY: &str = "Ready";
+/// Of a notification: whether a container of the pod declares the notifier.
+pub const NOTIFIER_FOUND: &str = "NotifierFound";
+/// Of a notification by signal: whether every process it went to has a handler for it.
+pub const SIGNAL_HANDLED: &str = "SignalHandled";
+/// Of a notification that took a hold: whether the node had to release it by itself.
+pub const HOLD_FORCIBLY_RELEASED: &str = "HoldForciblyReleased";
+
+// Reasons inside conditions.
+
+/// `NotifierFound=True`.
+pub const DECLARED: &str = "Declared";
+/// `SignalHandled=True`.
+pub const HANDLED: &str = "Handled";
+/// `SignalHandled=False`: the process ignores the signal.
+pub const IGNORED: &str = "Ignored";
+/// `SignalHandled=False`: the signal has its default effect on the process.
+pub const DEFAULT_ACTION: &str = "DefaultAction";
+/// `SignalHandled=Unknown`: the runtime cannot tell.
+pub const UNKNOWN: &str = "Unknown";

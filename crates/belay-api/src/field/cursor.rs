@@ -105,7 +105,9 @@ impl<'a> Cursor<'a> {
 
     #[must_use]
     pub fn list(&self) -> &'a [Value] {
-        self.value.and_then(Value::as_array).map_or(&[], Vec::as_slice)
+        self.value
+            .and_then(Value::as_array)
+            .map_or(&[], Vec::as_slice)
     }
 
     /// The string there; absent and not a string read as empty, as in Go.

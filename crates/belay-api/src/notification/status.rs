@@ -13,12 +13,16 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("oldSelf.state == 'New' || self.state == oldSelf.state").message("a final state may not change"),
-    validation = Rule::new("oldSelf.state == 'New' || (has(self.completeTime) == has(oldSelf.completeTime) && (!has(self.completeTime) || self.completeTime == oldSelf.completeTime))").message("completeTime may not change once it is set"),
-    validation = Rule::new("oldSelf.state == 'New' || (has(self.containers) == has(oldSelf.containers) && (!has(self.containers) || self.containers == oldSelf.containers))").message("results may not change once the notification is final"),
-    validation = Rule::new("(self.state == 'New') == !has(self.completeTime)").message("completeTime is set exactly when the state is final"),
+    validation = Rule::new("oldSelf.state == 'New' || (has(self.startTime) == has(oldSelf.startTime) && (!has(self.startTime) || self.startTime == oldSelf.startTime))").message("startTime may not change once the notification is final"),
+    validation = Rule::new("oldSelf.state == 'New' || (has(self.completeTime) == has(oldSelf.completeTime) && (!has(self.completeTime) || self.completeTime == oldSelf.completeTime))").message("completeTime may not change once the notification is final"),
+    validation = Rule::new("oldSelf.state == 'New' || (has(self.containers) == has(oldSelf.containers) && (!has(self.containers) || self.containers == oldSelf.containers))").message("containers may not change once the notification is final"),
+    validation = Rule::new("oldSelf.state == 'New' || (has(self.error) == has(oldSelf.error) && (!has(self.error) || self.error == oldSelf.error))").message("error may not change once the notification is final"),
     validation = Rule::new("!has(oldSelf.nodeName) || (has(self.nodeName) && self.nodeName == oldSelf.nodeName)").message("nodeName may be set once"),
     validation = Rule::new("!has(oldSelf.podUID) || (has(self.podUID) && self.podUID == oldSelf.podUID)").message("podUID may be set once"),
-    validation = Rule::new("self.state != 'Failed' || has(self.error) || (has(self.containers) && self.containers.exists(c, has(c.error)))").message("a failed notification says why: set error, or an error of a container")
+    validation = Rule::new("!has(oldSelf.executor) || (has(self.executor) && self.executor == oldSelf.executor)").message("executor may be set once"),
+    validation = Rule::new("(self.state == 'New') == !has(self.completeTime)").message("completeTime is set exactly when the state is final"),
+    validation = Rule::new("self.state != 'Failed' || has(self.error) || (has(self.containers) && self.containers.exists(c, has(c.error)))").message("a failed notification says why: set error, or an error of a container"),
+    validation = Rule::new("self.state != 'Succeeded' || !has(self.containers) || self.containers.all(c, has(c.succeeded) && c.succeeded)").message("every container has succeeded when the state is Succeeded")
 )]
 pub struct PodNotificationStatus {
     /// What happened in each container that declares the notifier.

@@ -1,0 +1,78 @@
+//! What an agent may report about a pod.
+
+use super::{Errors, is_sidecar};
+use crate::field::{Cursor, FieldError};
+use crate::metadata::{IMMUTABLE, extend_invalid, names};
+use crate::signal::Signal;
+
+/// Condition types that have no prefix.
+const OWN_CONDITIONS: [&str; 3] = ["PodScheduled", "Ready", "Initialized"];
+const PHASES: [&str; 5] = ["Pending", "Running", "Succeeded", "Failed", "Unknown"];
+
+pub(super) fn validate(new: &Cursor<'_>, old: &Cursor<'_>, errors: &mut Errors) {
+    let (spec, status, before) = (old.get("spec"), new.get("status"), old.get("status"));
+    for condition in status.get("conditions").items() {
+        let type_ = condition.get("type");
+        if !OWN_CONDITIONS.contains(&type_.str()) {
+            extend_invalid(errors, type_.path(), type_.str(), names::label_key(type_.str()));
+        }
+    }
+    super::spec::one_of_if_set(&status.get("phase"), &PHASES, errors);
+    let (qos, qos_before) = (status.get("qosClass"), before.get("qosClass"));
+    if qos_before.is_set() && qos.value() != qos_before.value() {
+        errors.push(FieldError::invalid(qos.path(), qos.owned(), IMMUTABLE));
+    }
+    for list in ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"] {
+        let statuses = status.get(list);
+        for container in statuses.items() {
+            let signal = container.get("stopSignal");
+            if signal.is_set() && signal.str().parse::<Signal>().is_err() {
+                let known = Signal::names_sorted();
+                errors.push(FieldError::not_supported(signal.path(), signal.str(), &known));
+            }
+        }
+        stays_terminated(list, &spec, &statuses, &before.get(list), errors);
+    }
+}
+
+/// A container that ended for good stays ended.
+fn stays_terminated(
+    list: &str,
+    spec: &Cursor<'_>,
+    now: &Cursor<'_>,
+    before: &Cursor<'_>,
+    errors: &mut Errors,
+) {
+    for (i, was) in before.items().enumerate() {
+        let terminated = was.get("state").get("terminated");
+        let name = was.get("name").str();
+        if !terminated.is_set() {
+            continue;
+        }
+        let failed = terminated.get("exitCode").int().unwrap_or_default() != 0;
+        if may_restart(list, spec, name, failed) {
+            continue;
+        }
+        let revived = now.items().any(|is| {
+            is.get("name").str() == name && !is.get("state").get("terminated").is_set()
+        });
+        if revived {
+            let detail = "may not be transitioned to non-terminated state";
+            errors.push(FieldError::forbidden(&now.path().index(i).child("state"), detail));
+        }
+    }
+}
+
+fn may_restart(list: &str, spec: &Cursor<'_>, name: &str, failed: bool) -> bool {
+    let sidecar = spec
+        .get("initContainers")
+        .items()
+        .any(|container| container.get("name").str() == name && is_sidecar(&container));
+    match (list, spec.get("restartPolicy").str()) {
+        ("ephemeralContainerStatuses", _) => false,
+        ("initContainerStatuses", _) if sidecar => true,
+        (_, "Never") => false,
+        (_, "OnFailure") => failed,
+        (_, _) => true,
+    }
+}

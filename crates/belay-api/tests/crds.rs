@@ -1,0 +1,162 @@
+//! The definitions for stock clusters: what they look like, and that their CEL rules are valid
+//! and decide as the embedded server does.
+
+use std::path::PathBuf;
+
+use belay_api::crd::crds;
+
+/// The file that `belay crds` is compared with. Written anew with
+/// `UPDATE_GOLDEN=1 cargo test -p belay-api --test crds`.
+#[test]
+fn the_definitions_are_those_of_the_golden_file() {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/crds.yaml");
+    let mut text = String::new();
+    for crd in crds() {
+        text.push_str("---\n");
+        text.push_str(&serde_saphyr::to_string(&crd).unwrap());
+        if !text.ends_with('\n') {
+            text.push('\n');
+        }
+    }
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(&path, &text).unwrap();
+    }
+    let golden = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        golden == text,
+        "the definitions changed. If that is meant, run\n  UPDATE_GOLDEN=1 cargo test -p belay-api --test crds\nand look at the difference in {}",
+        path.display()
+    );
+}
+
+mod cel {
+    use std::sync::LazyLock;
+
+    use kube_cel::{CompiledSchema, Validator};
+    use serde_json::{Value, json};
+
+    use super::crds;
+
+    /// The root schema of the PodNotification definition.
+    fn schema() -> Value {
+        let crd = serde_json::to_value(&crds()[0]).unwrap();
+        crd.pointer("/spec/versions/0/schema/openAPIV3Schema").unwrap().clone()
+    }
+
+    /// What a stock server's CEL would say, in its words.
+    fn refusals(new: &Value, old: Option<&Value>) -> Vec<String> {
+        static SCHEMA: LazyLock<(Value, CompiledSchema)> = LazyLock::new(|| {
+            let schema = schema();
+            let compiled = kube_cel::compile_schema(&schema);
+            (schema, compiled)
+        });
+        let (schema, compiled) = &*SCHEMA;
+        let default = |object: &Value| kube_cel::apply_defaults(schema, object);
+        let (new, old) = (default(new), old.map(default));
+        match Validator::new().validate_compiled(compiled, &new, old.as_ref()) {
+            Ok(()) => Vec::new(),
+            Err(errors) => errors.into_vec().into_iter().map(|error| error.message).collect(),
+        }
+    }
+
+    fn object(spec: Value, status: Value) -> Value {
+        json!({"apiVersion": "apps.k8s.io/v1alpha1", "kind": "PodNotification",
+               "metadata": {"name": "n"}, "spec": spec, "status": status})
+    }
+
+    fn spec() -> Value {
+        json!({"podName": "db", "notifier": "lock"})
+    }
+
+    #[test]
+    fn every_rule_compiles() {
+        let compiled = kube_cel::compile_schema(&schema());
+        assert_eq!(compiled.compilation_errors().len(), 0);
+    }
+
+    #[test]
+    fn a_notification_without_status_is_accepted_and_reads_new() {
+        let bare = json!({"metadata": {"name": "n"}, "spec": spec()});
+        assert!(refusals(&bare, None).is_empty());
+        let defaulted = kube_cel::apply_defaults(&schema(), &bare);
+        assert_eq!(defaulted["status"]["state"], "New");
+        assert_eq!(defaulted["spec"]["deadlineSeconds"], 60);
+    }
+
+    #[test]
+    fn the_spec_is_immutable() {
+        let old = object(spec(), json!({}));
+        assert!(refusals(&old, Some(&old)).is_empty());
+        let new = object(json!({"podName": "db", "notifier": "unlock"}), json!({}));
+        assert_eq!(refusals(&new, Some(&old)), ["field is immutable"]);
+    }
+
+    #[test]
+    fn a_notifiers_name_part_is_at_most_63_bytes() {
+        let named = |name: &str| object(json!({"podName": "db", "notifier": name}), json!({}));
+        let (fits, long) = ("x".repeat(63), "x".repeat(64));
+        for good in [fits.clone(), format!("example.com/{fits}")] {
+            assert!(refusals(&named(&good), None).is_empty());
+        }
+        for bad in [long.clone(), format!("example.com/{long}")] {
+            assert_eq!(refusals(&named(&bad), None).len(), 1);
+        }
+    }
+
+    /// Every pair of statuses is judged alike by the definition and by the embedded server.
+    #[test]
+    fn the_definition_and_the_embedded_server_agree_on_statuses() {
+        let error = json!({"type": "Expired", "message": "m", "timestamp": "2026-01-01T00:00:00Z"});
+        let ok = json!({"name": "c", "succeeded": true});
+        let bad = json!({"name": "c", "succeeded": false, "error": error});
+        let statuses = [
+            json!({"state": "New"}),
+            json!({"state": "New", "nodeName": "a", "podUID": "1"}),
+            json!({"state": "New", "nodeName": "b", "podUID": "2"}),
+            json!({"state": "New", "nodeName": "a", "podUID": "1", "executor": "x",
+                   "startTime": "2026-01-01T00:00:00Z"}),
+            json!({"state": "New", "completeTime": "2026-01-01T00:00:00Z"}),
+            json!({"state": "Succeeded"}),
+            json!({"state": "Succeeded", "completeTime": "2026-01-01T00:00:00Z"}),
+            json!({"state": "Succeeded", "completeTime": "2026-01-01T00:00:00Z",
+                   "containers": [ok]}),
+            json!({"state": "Succeeded", "completeTime": "2026-01-01T00:00:00Z",
+                   "containers": [bad]}),
+            json!({"state": "Succeeded", "completeTime": "2026-01-01T00:00:00Z",
+                   "nodeName": "a", "podUID": "1", "containers": [ok]}),
+            json!({"state": "Failed", "completeTime": "2026-01-01T00:00:00Z"}),
+            json!({"state": "Failed", "completeTime": "2026-01-01T00:00:00Z", "error": error}),
+            json!({"state": "Failed", "completeTime": "2026-01-01T00:00:00Z", "containers": [bad]}),
+            json!({"state": "Failed", "completeTime": "2026-01-01T00:00:01Z", "error": error}),
+            json!({"state": "Failed", "completeTime": "2026-01-01T00:00:00Z", "error": error,
+                   "conditions": [{"type": "HoldForciblyReleased", "status": "True",
+                                   "reason": "Deadline", "message": "",
+                                   "lastTransitionTime": "2026-01-01T00:00:00Z"}]}),
+        ];
+        let (mut accepted, mut refused) = (0, 0);
+        for old in &statuses {
+            for new in &statuses {
+                let (old, new) = (object(spec(), old.clone()), object(spec(), new.clone()));
+                let stock = refusals(&new, Some(&old));
+                let ours = belay_api::rules::POD_NOTIFICATION.validate_status(&new, &old).errors;
+                assert_eq!(
+                    stock.is_empty(),
+                    ours.is_empty(),
+                    "from {} to {}: {stock:?} and {ours:?}",
+                    old["status"],
+                    new["status"]
+                );
+                if ours.is_empty() { accepted += 1 } else { refused += 1 }
+            }
+        }
+        assert!(accepted >= 20 && refused >= 100, "{accepted} and {refused}");
+    }
+
+    #[test]
+    fn a_status_may_not_be_taken_away() {
+        let old = object(spec(), json!({"state": "New", "nodeName": "a"}));
+        let new = json!({"metadata": {"name": "n"}, "spec": spec()});
+        // A server fills the default in first, and then the node's name is missing.
+        assert_eq!(refusals(&new, Some(&old)), ["nodeName may be set once"]);
+    }
+}
