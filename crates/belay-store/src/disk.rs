@@ -174,8 +174,8 @@ impl Disk {
                 source,
             },
         })?;
-        // The engine means to answer damage with an error. Should it ever panic over a damaged
-        // file instead, that too is an answer to the question whether the file can be used.
+        // The engine answers most damage with an error, and some with a panic. Both say that the
+        // file cannot be used.
         let opened = catch_unwind(AssertUnwindSafe(|| {
             let db = open_verified(&frame)?;
             let marks = frame.marks()?;

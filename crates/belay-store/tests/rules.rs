@@ -494,7 +494,7 @@ async fn a_backup_is_a_store_with_the_same_content_history_and_revision() {
 
 fn only_the_owner_reads(path: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
-    std::fs::metadata(path).unwrap().permissions().mode() & 0o777 == 0o600
+    std::fs::metadata(path).expect("made").permissions().mode() & 0o777 == 0o600
 }
 
 #[tokio::test]
