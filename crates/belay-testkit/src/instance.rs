@@ -260,6 +260,16 @@ impl Instance {
         node: &str,
         environment: &[(&str, &str)],
     ) -> anyhow::Result<()> {
+        self.start_agent_with_args(node, &[], environment).await
+    }
+
+    /// [`Instance::start_agent`] with further arguments.
+    pub async fn start_agent_with_args(
+        &mut self,
+        node: &str,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> anyhow::Result<()> {
         let kubeconfig = self.dir.join(format!("{node}.kubeconfig"));
         if !kubeconfig.exists() {
             fs::write(&kubeconfig, self.node_kubeconfig(node).await?)?;
@@ -273,8 +283,10 @@ impl Instance {
             "--listen",
             "127.0.0.1:0",
         ]);
+        command.args(["--runtime", "process"]);
         command.arg("--kubeconfig").arg(&kubeconfig);
         command.arg("--data-dir").arg(&data_dir);
+        command.args(arguments);
         command.envs(environment.iter().copied());
         let agent = command.spawn().context("cannot start the agent")?;
         self.agents.insert(node.to_owned(), agent);

@@ -303,10 +303,15 @@ impl std::fmt::Debug for Watch {
 impl Watch {
     /// The next event; `None` when the server ended the watch or the connection broke.
     pub async fn next(&mut self) -> Option<Value> {
+        serde_json::from_str(&self.next_line().await?).ok()
+    }
+
+    /// The next event as it came, for those who have no time to read it.
+    pub async fn next_line(&mut self) -> Option<String> {
         let mut line = String::new();
         match self.lines.read_line(&mut line).await {
             Ok(0) | Err(_) => None,
-            Ok(_) => serde_json::from_str(&line).ok(),
+            Ok(_) => Some(line),
         }
     }
 }

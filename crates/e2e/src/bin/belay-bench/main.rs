@@ -1,0 +1,71 @@
+//! Measures Belay beside the raw cost of the same work, in one run, and writes a page about it.
+//!
+//! Every section starts its own instance of the release build, measures, and returns its part of
+//! the page. A figure stands beside what it is compared with, measured in the same section: on the
+//! same machine, in the same minute, with the same noise.
+
+mod burst;
+mod delivery;
+mod machine;
+mod memory;
+mod raw;
+mod recovery;
+mod samples;
+mod watches;
+mod writes;
+
+use std::{fs, future::Future, path::PathBuf, pin::Pin};
+
+use clap::Parser;
+
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Only the sections whose name contains this
+    #[arg(long)]
+    only: Option<String>,
+    /// Where to write the page; without it, it is only printed
+    #[arg(long)]
+    page: Option<PathBuf>,
+}
+
+/// One part of the page, as Markdown.
+type Section = Pin<Box<dyn Future<Output = anyhow::Result<String>>>>;
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    let sections: [(&str, fn() -> Section); 6] = [
+        ("writes", || Box::pin(writes::measure())),
+        ("memory", || Box::pin(memory::measure())),
+        ("delivery", || Box::pin(delivery::measure())),
+        ("burst", || Box::pin(burst::measure())),
+        ("recovery", || Box::pin(recovery::measure())),
+        ("watches", || Box::pin(watches::measure())),
+    ];
+    let mut page = format!(
+        "# Benchmarks\n\n\
+         Written by `cargo xtask bench` (release build; `cargo xtask bench --only NAME` runs one \
+         section). Figures of one run on one machine; each stands beside the raw cost of the same \
+         work in the same section.\n\n{}",
+        machine::describe()
+    );
+    for (name, section) in sections {
+        if arguments
+            .only
+            .as_deref()
+            .is_some_and(|only| !name.contains(only))
+        {
+            continue;
+        }
+        eprintln!("measuring {name}");
+        let part = section().await?;
+        println!("{part}");
+        page.push('\n');
+        page.push_str(&part);
+    }
+    if let Some(path) = arguments.page {
+        fs::write(&path, page)?;
+        eprintln!("wrote {}", path.display());
+    }
+    Ok(())
+}
