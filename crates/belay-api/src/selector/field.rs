@@ -103,7 +103,11 @@ impl FromStr for FieldSelector {
                     value: unescaped(value)?,
                 })
             })
-            .collect::<Result<_, _>>()?;
+            .collect::<Result<Vec<_>, SelectorError>>()?
+            .into_iter()
+            // No field, and nothing that it should be: nothing is asked for.
+            .filter(|r| !(r.field.is_empty() && r.value.is_empty()))
+            .collect();
         Ok(Self { requirements })
     }
 }
@@ -167,6 +171,7 @@ mod tests {
             ("a=b,,", "a=b"),
             ("a=", "a="),
             ("=b", "=b"),
+            ("=,a=b", "a=b"),
             ("a=b\\,c", "a=b\\,c"),
             ("a=b\\=c\\\\", "a=b\\=c\\\\"),
             ("a!b=c", "a!b=c"),

@@ -1,0 +1,77 @@
+//! The kinds that have a schema. Adding a built-in kind is one line; custom kinds come from the
+//! CRDs of this crate by themselves.
+
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Binding, ConfigMap, Event, Namespace, Node, Pod};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Status};
+use schemars::{JsonSchema, SchemaGenerator};
+
+/// A kind, and where its definition comes from.
+pub(super) struct Kind {
+    pub(super) kind: String,
+    pub(super) group: String,
+    pub(super) version: String,
+    /// The name of its definition, as in upstream's OpenAPI documents.
+    pub(super) definition: String,
+    pub(super) source: Source,
+}
+
+pub(super) enum Source {
+    /// Adds the definition, and all it refers to, to the generator.
+    Generated(fn(&mut SchemaGenerator)),
+    Custom(Box<CustomResourceDefinition>),
+}
+
+impl Kind {
+    pub(super) fn is_custom(&self) -> bool {
+        matches!(self.source, Source::Custom(_))
+    }
+}
+
+pub(super) fn all() -> Vec<Kind> {
+    let core = "";
+    let mut kinds = vec![
+        built_in::<Pod>("Pod", core),
+        built_in::<Node>("Node", core),
+        built_in::<Namespace>("Namespace", core),
+        built_in::<Event>("Event", core),
+        built_in::<ConfigMap>("ConfigMap", core),
+        built_in::<Binding>("Binding", core),
+        built_in::<Lease>("Lease", "coordination.k8s.io"),
+        built_in::<DeleteOptions>("DeleteOptions", core),
+        built_in::<Status>("Status", core),
+    ];
+    kinds.extend(crate::crd::crds().into_iter().filter_map(custom));
+    kinds
+}
+
+fn built_in<T: JsonSchema>(kind: &str, group: &str) -> Kind {
+    Kind {
+        kind: kind.to_owned(),
+        group: group.to_owned(),
+        version: "v1".to_owned(),
+        definition: T::schema_name().into_owned(),
+        source: Source::Generated(|generator| {
+            generator.subschema_for::<T>();
+        }),
+    }
+}
+
+/// A CRD names its definition by its group with the labels turned round, as a stock server does.
+fn custom(crd: CustomResourceDefinition) -> Option<Kind> {
+    let version = crd.spec.versions.iter().find(|version| version.storage)?;
+    let reversed: Vec<&str> = crd.spec.group.rsplit('.').collect();
+    Some(Kind {
+        kind: crd.spec.names.kind.clone(),
+        group: crd.spec.group.clone(),
+        version: version.name.clone(),
+        definition: format!(
+            "{}.{}.{}",
+            reversed.join("."),
+            version.name,
+            crd.spec.names.kind
+        ),
+        source: Source::Custom(Box::new(crd)),
+    })
+}
