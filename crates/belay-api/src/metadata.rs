@@ -63,7 +63,12 @@ pub fn validate_create(object: &Value, rule: NameRule, namespaced: bool) -> Vec<
         let detail = "name or generateName is required";
         errors.push(FieldError::required(name.path(), detail));
     } else {
-        extend_invalid(&mut errors, name.path(), name.str(), rule.problems(name.str()));
+        extend_invalid(
+            &mut errors,
+            name.path(),
+            name.str(),
+            rule.problems(name.str()),
+        );
     }
 
     let namespace = meta.get("namespace");
@@ -78,7 +83,11 @@ pub fn validate_create(object: &Value, rule: NameRule, namespaced: bool) -> Vec<
             errors.push(FieldError::forbidden(namespace.path(), detail));
         }
     }
-    if let Some(generation) = meta.get("generation").int().filter(|generation| *generation < 0) {
+    if let Some(generation) = meta
+        .get("generation")
+        .int()
+        .filter(|generation| *generation < 0)
+    {
         errors.push(not_negative(meta.get("generation").path(), generation));
     }
     validate_always(&meta, &mut errors);
@@ -130,7 +139,12 @@ pub(crate) fn validate_labels(labels: &Cursor<'_>, errors: &mut Vec<FieldError>)
     for (key, value) in labels.entries() {
         extend_invalid(errors, labels.path(), key, names::label_key(key));
         // Upstream names the map, not the entry, and so does this.
-        extend_invalid(errors, labels.path(), value.str(), names::label_value(value.str()));
+        extend_invalid(
+            errors,
+            labels.path(),
+            value.str(),
+            names::label_value(value.str()),
+        );
     }
 }
 
@@ -143,7 +157,10 @@ fn validate_annotations(annotations: &Cursor<'_>, errors: &mut Vec<FieldError>) 
         size += key.len() + value.str().len();
     }
     if size > ANNOTATIONS_LIMIT_BYTES {
-        errors.push(FieldError::too_long(annotations.path(), ANNOTATIONS_LIMIT_BYTES));
+        errors.push(FieldError::too_long(
+            annotations.path(),
+            ANNOTATIONS_LIMIT_BYTES,
+        ));
     }
 }
 
@@ -152,14 +169,30 @@ fn validate_owner_references(references: &Cursor<'_>, errors: &mut Vec<FieldErro
     let at = references.path();
     let mut controller: Option<String> = None;
     for reference in references.items() {
-        let (api_version, kind) = (reference.get("apiVersion").str(), reference.get("kind").str());
-        if api_version.rsplit('/').next().unwrap_or_default().is_empty() {
+        let (api_version, kind) = (
+            reference.get("apiVersion").str(),
+            reference.get("kind").str(),
+        );
+        if api_version
+            .rsplit('/')
+            .next()
+            .unwrap_or_default()
+            .is_empty()
+        {
             let detail = "version must not be empty";
-            errors.push(FieldError::invalid(&at.child("apiVersion"), api_version, detail));
+            errors.push(FieldError::invalid(
+                &at.child("apiVersion"),
+                api_version,
+                detail,
+            ));
         }
         for field in ["kind", "name", "uid"] {
             if reference.get(field).str().is_empty() {
-                errors.push(FieldError::invalid(&at.child(field), "", "must not be empty"));
+                errors.push(FieldError::invalid(
+                    &at.child(field),
+                    "",
+                    "must not be empty",
+                ));
             }
         }
         if (api_version, kind) == ("v1", "Event") {
@@ -190,7 +223,11 @@ fn validate_finalizers(finalizers: &Cursor<'_>, errors: &mut Vec<FieldError>) {
     }
     if seen.contains(&"orphan") && seen.contains(&"foregroundDeletion") {
         let detail = "finalizer orphan and foregroundDeletion cannot be both set";
-        errors.push(FieldError::invalid(finalizers.path(), finalizers.owned(), detail));
+        errors.push(FieldError::invalid(
+            finalizers.path(),
+            finalizers.owned(),
+            detail,
+        ));
     }
 }
 
@@ -239,11 +276,18 @@ mod tests {
     use serde_json::json;
 
     fn created(metadata: Value, rule: NameRule, namespaced: bool) -> Vec<String> {
-        texts(&validate_create(&json!({ "metadata": metadata }), rule, namespaced))
+        texts(&validate_create(
+            &json!({ "metadata": metadata }),
+            rule,
+            namespaced,
+        ))
     }
 
     fn updated(new: Value, old: Value) -> Vec<String> {
-        texts(&validate_update(&json!({"metadata": new}), &json!({"metadata": old})))
+        texts(&validate_update(
+            &json!({"metadata": new}),
+            &json!({"metadata": old}),
+        ))
     }
 
     fn texts(errors: &[FieldError]) -> Vec<String> {
@@ -252,7 +296,10 @@ mod tests {
 
     fn pod(extra: Value) -> Vec<String> {
         let mut metadata = json!({"name": "a", "namespace": "b"});
-        metadata.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        metadata
+            .as_object_mut()
+            .unwrap()
+            .extend(extra.as_object().unwrap().clone());
         created(metadata, NameRule::DnsSubdomain, true)
     }
 
@@ -266,7 +313,11 @@ mod tests {
             ]
         );
         assert_eq!(
-            created(json!({"name": "a", "namespace": "b"}), NameRule::DnsLabel, false),
+            created(
+                json!({"name": "a", "namespace": "b"}),
+                NameRule::DnsLabel,
+                false
+            ),
             ["metadata.namespace: Forbidden: not allowed on this type"]
         );
         assert_eq!(
@@ -274,7 +325,9 @@ mod tests {
             ["metadata.name: Invalid value: \"a.b\": must not contain dots"]
         );
         assert!(pod(json!({"generateName": "x-"})).is_empty());
-        assert!(pod(json!({"generateName": "X-"}))[0].starts_with("metadata.generateName: Invalid"));
+        assert!(
+            pod(json!({"generateName": "X-"}))[0].starts_with("metadata.generateName: Invalid")
+        );
     }
 
     #[test]
@@ -284,11 +337,9 @@ mod tests {
             pod(json!({"labels": {"a b": "x"}}))[0]
                 .starts_with("metadata.labels: Invalid value: \"a b\": name part must consist of")
         );
-        assert!(
-            pod(json!({"labels": {"a": "x y"}}))[0].starts_with(
-                "metadata.labels: Invalid value: \"x y\": a valid label must be an empty string"
-            )
-        );
+        assert!(pod(json!({"labels": {"a": "x y"}}))[0].starts_with(
+            "metadata.labels: Invalid value: \"x y\": a valid label must be an empty string"
+        ));
         assert!(pod(json!({"annotations": {"A.example.com/x": "anything at all\n"}})).is_empty());
         let large = "x".repeat(ANNOTATIONS_LIMIT_BYTES);
         assert_eq!(

@@ -34,8 +34,8 @@ impl Quantity {
     /// Whether it is a whole number, to the precision of thousandths that upstream looks at.
     #[must_use]
     pub fn is_integer(self) -> bool {
-        let millis = self.nanos.div_euclid(1_000_000)
-            + i128::from(self.nanos.rem_euclid(1_000_000) != 0);
+        let millis =
+            self.nanos.div_euclid(1_000_000) + i128::from(self.nanos.rem_euclid(1_000_000) != 0);
         millis % 1000 == 0
     }
 }
@@ -171,7 +171,13 @@ mod tests {
     #[test]
     fn enormous_numbers_saturate_instead_of_overflowing() {
         let nines = "9".repeat(400);
-        for text in [nines.as_str(), &format!("{nines}Ei"), "1e999", "1e-999", "9e27"] {
+        for text in [
+            nines.as_str(),
+            &format!("{nines}Ei"),
+            "1e999",
+            "1e-999",
+            "9e27",
+        ] {
             text.parse::<Quantity>().unwrap();
         }
         let tiny = format!("0.{}1Ei", "0".repeat(400));

@@ -40,7 +40,9 @@ mod cel {
     /// The root schema of the PodNotification definition.
     fn schema() -> Value {
         let crd = serde_json::to_value(&crds()[0]).unwrap();
-        crd.pointer("/spec/versions/0/schema/openAPIV3Schema").unwrap().clone()
+        crd.pointer("/spec/versions/0/schema/openAPIV3Schema")
+            .unwrap()
+            .clone()
     }
 
     /// What a stock server's CEL would say, in its words.
@@ -55,7 +57,11 @@ mod cel {
         let (new, old) = (default(new), old.map(default));
         match Validator::new().validate_compiled(compiled, &new, old.as_ref()) {
             Ok(()) => Vec::new(),
-            Err(errors) => errors.into_vec().into_iter().map(|error| error.message).collect(),
+            Err(errors) => errors
+                .into_vec()
+                .into_iter()
+                .map(|error| error.message)
+                .collect(),
         }
     }
 
@@ -138,7 +144,9 @@ mod cel {
             for new in &statuses {
                 let (old, new) = (object(spec(), old.clone()), object(spec(), new.clone()));
                 let stock = refusals(&new, Some(&old));
-                let ours = belay_api::rules::POD_NOTIFICATION.validate_status(&new, &old).errors;
+                let ours = belay_api::rules::POD_NOTIFICATION
+                    .validate_status(&new, &old)
+                    .errors;
                 assert_eq!(
                     stock.is_empty(),
                     ours.is_empty(),
@@ -146,7 +154,11 @@ mod cel {
                     old["status"],
                     new["status"]
                 );
-                if ours.is_empty() { accepted += 1 } else { refused += 1 }
+                if ours.is_empty() {
+                    accepted += 1
+                } else {
+                    refused += 1
+                }
             }
         }
         assert!(accepted >= 20 && refused >= 100, "{accepted} and {refused}");

@@ -52,7 +52,12 @@ fn complete(event: &Cursor<'_>, errors: &mut Vec<FieldError>) {
     if reporter.str().is_empty() {
         errors.push(FieldError::required(reporter.path(), ""));
     }
-    extend_invalid(errors, reporter.path(), reporter.str(), names::label_key(reporter.str()));
+    extend_invalid(
+        errors,
+        reporter.path(),
+        reporter.str(),
+        names::label_key(reporter.str()),
+    );
     for (field, limit, required) in [
         ("reportingInstance", INSTANCE_LIMIT, true),
         ("action", ACTION_LIMIT, true),

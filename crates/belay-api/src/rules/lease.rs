@@ -50,7 +50,9 @@ mod tests {
     fn durations_are_positive_and_transitions_not_negative() {
         let review = |spec: Value| {
             let lease = json!({ "spec": spec });
-            let errors = LeaseRules.validate_create(&lease, &FeatureGates::default()).errors;
+            let errors = LeaseRules
+                .validate_create(&lease, &FeatureGates::default())
+                .errors;
             errors.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
         assert!(review(json!({"leaseDurationSeconds": 40, "leaseTransitions": 0})).is_empty());

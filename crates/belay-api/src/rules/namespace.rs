@@ -21,7 +21,11 @@ pub(super) struct NamespaceRules;
 
 impl Rules for NamespaceRules {
     fn default(&self, object: &mut Value) {
-        let name = Cursor::new(object).get("metadata").get("name").str().to_owned();
+        let name = Cursor::new(object)
+            .get("metadata")
+            .get("name")
+            .str()
+            .to_owned();
         if !name.is_empty()
             && let Some(metadata) = object.get_mut("metadata")
             && let Some(labels) = object_at(metadata, "labels")
@@ -116,7 +120,10 @@ mod tests {
     #[test]
     fn the_phase_follows_the_deletion_timestamp() {
         let review = |namespace: Value| NamespaceRules.validate_status(&namespace, &Value::Null);
-        assert_eq!(review(json!({"status": {"phase": "Active"}})), Review::default());
+        assert_eq!(
+            review(json!({"status": {"phase": "Active"}})),
+            Review::default()
+        );
         assert_eq!(
             review(json!({"status": {"phase": "Terminating"}})).errors[0].to_string(),
             "status.phase: Invalid value: \"Terminating\": may only be 'Active' if `deletionTimestamp` is empty"

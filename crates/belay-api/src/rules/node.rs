@@ -21,7 +21,9 @@ impl Rules for NodeRules {
             return;
         };
         let capacity = status.get("capacity").cloned();
-        let allocatable = status.get("allocatable").is_some_and(|value| !value.is_null());
+        let allocatable = status
+            .get("allocatable")
+            .is_some_and(|value| !value.is_null());
         if let (Some(capacity @ Value::Object(_)), false) = (capacity, allocatable) {
             status["allocatable"] = capacity;
         }
@@ -74,12 +76,20 @@ fn taints(taints: &Cursor<'_>, errors: &mut Vec<FieldError>) {
         extend_invalid(errors, key.path(), key.str(), names::label_key(key.str()));
         let problems = names::label_value(value.str());
         if !problems.is_empty() {
-            errors.push(FieldError::invalid(value.path(), value.str(), problems.join(";")));
+            errors.push(FieldError::invalid(
+                value.path(),
+                value.str(),
+                problems.join(";"),
+            ));
         }
         if effect.str().is_empty() {
             errors.push(FieldError::required(effect.path(), ""));
         } else if !EFFECTS.contains(&effect.str()) {
-            errors.push(FieldError::not_supported(effect.path(), effect.str(), &EFFECTS));
+            errors.push(FieldError::not_supported(
+                effect.path(),
+                effect.str(),
+                &EFFECTS,
+            ));
         }
         if !seen.insert((effect.str(), key.str())) {
             let mut error = FieldError::duplicate(taint.path(), taint.owned());
@@ -111,7 +121,10 @@ fn resources(status: &Cursor<'_>, errors: &mut Vec<FieldError>) {
 
 fn addresses(addresses: &Cursor<'_>, errors: &mut Vec<FieldError>) {
     for (i, address) in addresses.items().enumerate() {
-        if address.value().is_some_and(|value| addresses.list()[..i].contains(value)) {
+        if address
+            .value()
+            .is_some_and(|value| addresses.list()[..i].contains(value))
+        {
             errors.push(FieldError::duplicate(address.path(), address.owned()));
         }
     }
@@ -153,12 +166,17 @@ mod tests {
 
     #[test]
     fn resources_are_quantities() {
-        assert_eq!(created(json!({"status": {"capacity": {"cpu": "2", "memory": "1Gi"}}})).len(), 0);
+        assert_eq!(
+            created(json!({"status": {"capacity": {"cpu": "2", "memory": "1Gi"}}})).len(),
+            0
+        );
         assert_eq!(
             created(json!({"status": {"capacity": {"cpu": "-1"}}})),
             ["status.capacity.cpu: Invalid value: \"-1\": must be greater than or equal to 0"]
         );
-        assert!(created(json!({"status": {"capacity": {"cpu": "x"}}}))[0].contains("quantities must"));
+        assert!(
+            created(json!({"status": {"capacity": {"cpu": "x"}}}))[0].contains("quantities must")
+        );
     }
 
     #[test]
@@ -167,7 +185,9 @@ mod tests {
         let new = json!({"spec": {"providerID": "b"},
                          "status": {"addresses": [{"type": "Hostname", "address": "a"},
                                                   {"type": "Hostname", "address": "a"}]}});
-        let errors = NodeRules.validate_update(&new, &old, &FeatureGates::default()).errors;
+        let errors = NodeRules
+            .validate_update(&new, &old, &FeatureGates::default())
+            .errors;
         assert_eq!(errors.len(), 2);
         assert_eq!(errors[0].field, "status.addresses[1]");
         assert_eq!(

@@ -66,7 +66,10 @@ impl Rules for PodNotificationRules {
     }
 
     fn validate_status(&self, new: &Value, old: &Value) -> Review {
-        let (new, old) = (Cursor::new(new).get("status"), Cursor::new(old).get("status"));
+        let (new, old) = (
+            Cursor::new(new).get("status"),
+            Cursor::new(old).get("status"),
+        );
         let mut errors = Vec::new();
         validate_shape(&new, &mut errors);
         validate_transition(&new, &old, &mut errors);
@@ -102,7 +105,11 @@ fn validate_spec(spec: &Cursor<'_>) -> Vec<FieldError> {
 fn validate_shape(status: &Cursor<'_>, errors: &mut Vec<FieldError>) {
     let state = status.get("state");
     if !STATES.contains(&state.str()) {
-        errors.push(FieldError::not_supported(state.path(), state.str(), &STATES));
+        errors.push(FieldError::not_supported(
+            state.path(),
+            state.str(),
+            &STATES,
+        ));
     }
     let mut seen = BTreeSet::new();
     for container in status.get("containers").items() {
@@ -170,7 +177,11 @@ fn validate_conditions(conditions: &Cursor<'_>, errors: &mut Vec<FieldError>) {
         }
         let known = ["True", "False", "Unknown"];
         if !known.contains(&status.str()) {
-            errors.push(FieldError::not_supported(status.path(), status.str(), &known));
+            errors.push(FieldError::not_supported(
+                status.path(),
+                status.str(),
+                &known,
+            ));
         }
     }
 }

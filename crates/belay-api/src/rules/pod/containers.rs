@@ -81,7 +81,12 @@ fn common(container: &Cursor<'_>, pod: &Pod<'_>, errors: &mut Errors) {
     if name.is_empty() {
         errors.push(FieldError::required(name.path(), ""));
     } else {
-        extend_invalid(errors, name.path(), name.str(), names::dns_label(name.str()));
+        extend_invalid(
+            errors,
+            name.path(),
+            name.str(),
+            names::dns_label(name.str()),
+        );
     }
     let image = container.get("image");
     if image.is_empty() {
@@ -90,7 +95,11 @@ fn common(container: &Cursor<'_>, pod: &Pod<'_>, errors: &mut Errors) {
         let detail = "must not have leading or trailing whitespace";
         errors.push(FieldError::invalid(image.path(), image.str(), detail));
     }
-    one_of(&container.get("terminationMessagePolicy"), &MESSAGE_POLICIES, errors);
+    one_of(
+        &container.get("terminationMessagePolicy"),
+        &MESSAGE_POLICIES,
+        errors,
+    );
     ports::validate(&container.get("ports"), errors);
     environment::validate(container, pod, errors);
     volumes::validate_mounts(container, &pod.volumes, errors);
@@ -112,14 +121,21 @@ fn while_running(container: &Cursor<'_>, pod: &Pod<'_>, errors: &mut Errors) {
 fn init(container: &Cursor<'_>, pod: &Pod<'_>, errors: &mut Errors) {
     let policy = container.get("restartPolicy");
     if policy.is_set() && policy.str() != "Always" {
-        errors.push(FieldError::not_supported(policy.path(), policy.str(), &["Always"]));
+        errors.push(FieldError::not_supported(
+            policy.path(),
+            policy.str(),
+            &["Always"],
+        ));
     }
     no_restart_rules(container, errors);
     if is_sidecar(container) {
         while_running(container, pod, errors);
         return;
     }
-    for field in PROBES.into_iter().chain(["lifecycle", "stopSignal", "notifiers"]) {
+    for field in PROBES
+        .into_iter()
+        .chain(["lifecycle", "stopSignal", "notifiers"])
+    {
         let at = container.get(field);
         if at.is_set() {
             errors.push(FieldError::forbidden(at.path(), NOT_ON_INIT));
@@ -131,7 +147,10 @@ fn init(container: &Cursor<'_>, pod: &Pod<'_>, errors: &mut Errors) {
 fn no_restart_rules(container: &Cursor<'_>, errors: &mut Errors) {
     let rules = container.get("restartPolicyRules");
     if !rules.is_empty() {
-        errors.push(FieldError::forbidden(rules.path(), "restart rules are not supported"));
+        errors.push(FieldError::forbidden(
+            rules.path(),
+            "restart rules are not supported",
+        ));
     }
 }
 

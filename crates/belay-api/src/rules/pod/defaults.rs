@@ -35,8 +35,14 @@ pub(super) fn default_pod(pod: &mut Value) {
     set_default(spec, "schedulerName", "default-scheduler");
     set_absent(spec, "securityContext", json!({}));
     set_absent(spec, "enableServiceLinks", true);
-    set_absent(spec, "terminationGracePeriodSeconds", DEFAULT_GRACE_PERIOD_SECONDS);
-    let grace = spec.get("terminationGracePeriodSeconds").and_then(Value::as_i64);
+    set_absent(
+        spec,
+        "terminationGracePeriodSeconds",
+        DEFAULT_GRACE_PERIOD_SECONDS,
+    );
+    let grace = spec
+        .get("terminationGracePeriodSeconds")
+        .and_then(Value::as_i64);
     if grace.is_some_and(|grace| grace < 0) {
         spec.insert("terminationGracePeriodSeconds".to_owned(), 1.into());
     }
@@ -57,8 +63,15 @@ fn service_account(spec: &mut Object) {
 }
 
 fn default_container(container: &mut Object) {
-    let image = container.get("image").and_then(Value::as_str).unwrap_or_default();
-    let policy = if tag(image) == "latest" { "Always" } else { "IfNotPresent" };
+    let image = container
+        .get("image")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    let policy = if tag(image) == "latest" {
+        "Always"
+    } else {
+        "IfNotPresent"
+    };
     set_default(container, "imagePullPolicy", policy);
     set_default(container, "terminationMessagePath", "/dev/termination-log");
     set_default(container, "terminationMessagePolicy", "File");
@@ -120,7 +133,9 @@ fn default_handler(handler: &mut Object) {
 }
 
 fn default_volume(volume: &mut Object) {
-    let sources = volume.iter().filter(|(field, value)| *field != "name" && !value.is_null());
+    let sources = volume
+        .iter()
+        .filter(|(field, value)| *field != "name" && !value.is_null());
     if sources.count() == 0 {
         volume.insert("emptyDir".to_owned(), json!({}));
     }

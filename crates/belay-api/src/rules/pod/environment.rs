@@ -51,7 +51,12 @@ pub(super) fn validate(container: &Cursor<'_>, pod: &Pod<'_>, errors: &mut Error
     for from in all.items() {
         let prefix = from.get("prefix");
         if !prefix.is_empty() {
-            extend_invalid(errors, prefix.path(), prefix.str(), names::env_var(prefix.str()));
+            extend_invalid(
+                errors,
+                prefix.path(),
+                prefix.str(),
+                names::env_var(prefix.str()),
+            );
         }
         let given: Vec<_> = ["configMapRef", "secretRef"]
             .into_iter()
@@ -63,7 +68,12 @@ pub(super) fn validate(container: &Cursor<'_>, pod: &Pod<'_>, errors: &mut Error
             if name.is_empty() {
                 errors.push(FieldError::required(name.path(), ""));
             } else {
-                extend_invalid(errors, name.path(), name.str(), names::dns_subdomain(name.str()));
+                extend_invalid(
+                    errors,
+                    name.path(),
+                    name.str(),
+                    names::dns_subdomain(name.str()),
+                );
             }
         }
         // Upstream reports these two at the list.
@@ -145,7 +155,11 @@ fn pod_field(reference: &Cursor<'_>, errors: &mut Errors) {
     } else if POD_FIELDS.contains(&path.str()) {
         return;
     } else if OTHER_POD_FIELDS.contains(&path.str()) {
-        errors.push(FieldError::not_supported(path.path(), path.str(), &POD_FIELDS));
+        errors.push(FieldError::not_supported(
+            path.path(),
+            path.str(),
+            &POD_FIELDS,
+        ));
         return;
     } else {
         format!("field label not supported: {}", path.str())
@@ -167,7 +181,11 @@ fn resource_field(reference: &Cursor<'_>, errors: &mut Errors) {
     if resource.is_empty() {
         errors.push(FieldError::required(resource.path(), ""));
     } else if !huge_pages && !RESOURCE_FIELDS.contains(&resource.str()) {
-        errors.push(FieldError::not_supported(resource.path(), resource.str(), &RESOURCE_FIELDS));
+        errors.push(FieldError::not_supported(
+            resource.path(),
+            resource.str(),
+            &RESOURCE_FIELDS,
+        ));
     }
     let divisor = reference.get("divisor");
     if let Some(text) = divisor.value().and_then(|value| value.as_str())
@@ -179,7 +197,12 @@ fn resource_field(reference: &Cursor<'_>, errors: &mut Errors) {
 
 fn key_of_object(reference: &Cursor<'_>, errors: &mut Errors) {
     let (name, key) = (reference.get("name"), reference.get("key"));
-    extend_invalid(errors, name.path(), name.str(), names::dns_subdomain(name.str()));
+    extend_invalid(
+        errors,
+        name.path(),
+        name.str(),
+        names::dns_subdomain(name.str()),
+    );
     if key.is_empty() {
         errors.push(FieldError::required(key.path(), ""));
     } else {

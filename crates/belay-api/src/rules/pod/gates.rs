@@ -86,7 +86,10 @@ fn each_container(pod: &mut Value, mut act: impl FnMut(&mut Map<String, Value>))
 /// Removes sleep handlers, and with them the hooks and lifecycles that hold nothing else.
 fn drop_sleep(pod: &mut Value) {
     each_container(pod, |container| {
-        let Some(lifecycle) = container.get_mut("lifecycle").and_then(Value::as_object_mut) else {
+        let Some(lifecycle) = container
+            .get_mut("lifecycle")
+            .and_then(Value::as_object_mut)
+        else {
             return;
         };
         let mut dropped = false;
@@ -94,7 +97,10 @@ fn drop_sleep(pod: &mut Value) {
             let Some(handler) = lifecycle.get_mut(hook).and_then(Value::as_object_mut) else {
                 continue;
             };
-            if handler.remove("sleep").is_some_and(|sleep| !sleep.is_null()) {
+            if handler
+                .remove("sleep")
+                .is_some_and(|sleep| !sleep.is_null())
+            {
                 dropped = true;
                 if handler.is_empty() {
                     lifecycle.remove(hook);
@@ -202,7 +208,10 @@ mod tests {
         let fields: Vec<_> = errors.iter().map(|error| error.field.as_str()).collect();
         assert_eq!(
             fields,
-            ["spec.containers[0].stopSignal", "spec.containers[1].lifecycle.stopSignal"]
+            [
+                "spec.containers[0].stopSignal",
+                "spec.containers[1].lifecycle.stopSignal"
+            ]
         );
         let mut kept = pod.clone();
         drop_disabled(&mut kept, Some(&pod), &gates);

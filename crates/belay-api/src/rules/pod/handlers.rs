@@ -60,14 +60,24 @@ pub(super) fn probe(at: &Cursor<'_>, errors: &mut Errors) {
     }
     let grace = at.get("terminationGracePeriodSeconds");
     if let Some(value) = grace.int().filter(|value| *value <= 0) {
-        errors.push(FieldError::invalid(grace.path(), value, "must be greater than 0"));
+        errors.push(FieldError::invalid(
+            grace.path(),
+            value,
+            "must be greater than 0",
+        ));
     }
 }
 
 fn handler(at: &Cursor<'_>, kinds: &[&str], grace: Option<i64>, errors: &mut Errors) {
-    let mut given = kinds.iter().map(|kind| (*kind, at.get(kind))).filter(|(_, it)| it.is_set());
+    let mut given = kinds
+        .iter()
+        .map(|kind| (*kind, at.get(kind)))
+        .filter(|(_, it)| it.is_set());
     match given.next() {
-        None => errors.push(FieldError::required(at.path(), "must specify a handler type")),
+        None => errors.push(FieldError::required(
+            at.path(),
+            "must specify a handler type",
+        )),
         Some(("exec", action)) => exec(&action, errors),
         Some(("httpGet", action)) => http_get(&action, errors),
         Some(("sleep", action)) => sleep(&action, grace, errors),
@@ -93,7 +103,11 @@ fn http_get(action: &Cursor<'_>, errors: &mut Errors) {
     }
     port(&action.get("port"), errors);
     if !SCHEMES.contains(&scheme.str()) {
-        errors.push(FieldError::not_supported(scheme.path(), scheme.str(), &SCHEMES));
+        errors.push(FieldError::not_supported(
+            scheme.path(),
+            scheme.str(),
+            &SCHEMES,
+        ));
     }
     let headers = action.get("httpHeaders");
     for header in headers.items() {
@@ -121,9 +135,8 @@ fn sleep(action: &Cursor<'_>, grace: Option<i64>, errors: &mut Errors) {
         return;
     };
     if !(0..=grace).contains(&seconds) {
-        let detail = format!(
-            "must be non-negative and less than terminationGracePeriodSeconds ({grace})"
-        );
+        let detail =
+            format!("must be non-negative and less than terminationGracePeriodSeconds ({grace})");
         errors.push(FieldError::invalid(action.path(), seconds, detail));
     }
 }

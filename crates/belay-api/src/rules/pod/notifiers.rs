@@ -36,7 +36,12 @@ pub(super) fn validate(notifiers: &Cursor<'_>, os: &str, errors: &mut Errors) {
 fn one(notifier: &Cursor<'_>, os: &str, errors: &mut Errors) {
     let name = notifier.get("name");
     if !name.is_empty() {
-        extend_invalid(errors, name.path(), name.str(), names::label_key(name.str()));
+        extend_invalid(
+            errors,
+            name.path(),
+            name.str(),
+            names::label_key(name.str()),
+        );
     }
     if name.str().starts_with(RESERVED_PREFIX) {
         let detail = "names with the prefix `k8s.io/` are reserved; use another prefix or none";
@@ -56,7 +61,11 @@ fn one(notifier: &Cursor<'_>, os: &str, errors: &mut Errors) {
     hold(notifier, errors);
     let output = notifier.get("output");
     if output.is_set() && !OUTPUTS.contains(&output.str()) {
-        errors.push(FieldError::not_supported(output.path(), output.str(), &OUTPUTS));
+        errors.push(FieldError::not_supported(
+            output.path(),
+            output.str(),
+            &OUTPUTS,
+        ));
     }
 }
 
@@ -84,7 +93,10 @@ fn hold(notifier: &Cursor<'_>, errors: &mut Errors) {
     let max = notifier.get("maxHoldSeconds");
     if undo.is_set() {
         if undo.is_empty() {
-            errors.push(FieldError::required(undo.path(), "must name another notifier"));
+            errors.push(FieldError::required(
+                undo.path(),
+                "must name another notifier",
+            ));
         } else if undo.str() == notifier.get("name").str() {
             let detail = "must name another notifier: a notifier cannot undo itself";
             errors.push(FieldError::invalid(undo.path(), undo.str(), detail));
@@ -110,7 +122,11 @@ fn hold(notifier: &Cursor<'_>, errors: &mut Errors) {
             let detail = "must be set, unless the notifier has a probe that tells when it holds";
             errors.push(FieldError::required(line.path(), detail));
         } else if line.str().contains(['\n', '\r']) {
-            errors.push(FieldError::invalid(line.path(), line.str(), "must be a single line"));
+            errors.push(FieldError::invalid(
+                line.path(),
+                line.str(),
+                "must be a single line",
+            ));
         }
     }
 }
@@ -121,9 +137,9 @@ fn read_annotation(pod: &Cursor<'_>) -> Option<Result<Map<String, Value>, FieldE
     let text = at.value()?.as_str()?;
     let read = parse_annotation(text).map_err(|wrong| {
         let detail = match &wrong {
-            NotifierError::Annotation(source) => format!(
-                "must be a JSON object from container name to list of notifiers: {source}"
-            ),
+            NotifierError::Annotation(source) => {
+                format!("must be a JSON object from container name to list of notifiers: {source}")
+            }
             NotifierError::UnknownField { field } => format!("unknown field {field:?}"),
             other => other.to_string(),
         };
@@ -276,7 +292,11 @@ pub(super) fn warnings(pod: &Cursor<'_>) -> Vec<String> {
         let probe = notifier.get("probe");
         if probe.is_set() {
             let delay = probe.get("initialDelaySeconds").int().unwrap_or_default();
-            let period = probe.get("periodSeconds").int().filter(|it| *it > 0).unwrap_or(10);
+            let period = probe
+                .get("periodSeconds")
+                .int()
+                .filter(|it| *it > 0)
+                .unwrap_or(10);
             let needed = delay.saturating_add(period);
             if seconds < needed {
                 warnings.push(format!(

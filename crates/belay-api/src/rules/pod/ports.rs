@@ -56,7 +56,10 @@ pub(super) fn unique_on_host(
 
 /// On the host's network a port inside is the port outside.
 pub(super) fn match_on_host_network(containers: &Cursor<'_>, errors: &mut Errors) {
-    for port in containers.items().flat_map(|container| container.get("ports").items()) {
+    for port in containers
+        .items()
+        .flat_map(|container| container.get("ports").items())
+    {
         let (inside, outside) = (port.get("containerPort"), port.get("hostPort"));
         let number = outside.int().unwrap_or_default();
         if number != inside.int().unwrap_or_default() {

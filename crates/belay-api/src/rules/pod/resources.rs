@@ -57,13 +57,21 @@ fn text(at: &Cursor<'_>) -> String {
 fn validate_one(name: &str, at: &Cursor<'_>, errors: &mut Errors) {
     validate_name(name, at, errors);
     match text(at).parse::<Quantity>() {
-        Err(wrong) => errors.push(FieldError::invalid(at.path(), at.owned(), wrong.to_string())),
+        Err(wrong) => errors.push(FieldError::invalid(
+            at.path(),
+            at.owned(),
+            wrong.to_string(),
+        )),
         Ok(quantity) if quantity.is_negative() => {
             let detail = "must be greater than or equal to 0";
             errors.push(FieldError::invalid(at.path(), text(at), detail));
         }
         Ok(quantity) if name.contains('/') && !quantity.is_integer() => {
-            errors.push(FieldError::invalid(at.path(), text(at), "must be an integer"));
+            errors.push(FieldError::invalid(
+                at.path(),
+                text(at),
+                "must be an integer",
+            ));
         }
         Ok(_) => {}
     }
@@ -142,7 +150,11 @@ pub(super) fn qos_class(spec: &Cursor<'_>) -> &'static str {
             for name in ["cpu", "memory"] {
                 let limit = positive(resources.get("limits").key(name));
                 let given = resources.get("requests").key(name);
-                let request = if given.is_set() { positive(given) } else { limit };
+                let request = if given.is_set() {
+                    positive(given)
+                } else {
+                    limit
+                };
                 any |= limit.is_some() || request.is_some();
                 guaranteed &= limit.is_some() && limit == request;
             }

@@ -1,7 +1,7 @@
 //! Security contexts, as far as they can be wrong by themselves.
 
-use super::spec::one_of_if_set;
 use super::Errors;
+use super::spec::one_of_if_set;
 use crate::field::{Cursor, FieldError};
 use crate::metadata::{extend_invalid, names};
 
@@ -34,12 +34,15 @@ pub(super) fn validate_container(context: &Cursor<'_>, errors: &mut Errors) {
     seccomp(&context.get("seccompProfile"), errors);
     if context.get("allowPrivilegeEscalation").bool() == Some(false) {
         if context.get("privileged").is_true() {
-            let detail =
-                "cannot set `allowPrivilegeEscalation` to false and `privileged` to true";
+            let detail = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true";
             errors.push(FieldError::invalid(context.path(), context.owned(), detail));
         }
         let added = context.get("capabilities").get("add");
-        if added.list().iter().any(|capability| capability == "CAP_SYS_ADMIN") {
+        if added
+            .list()
+            .iter()
+            .any(|capability| capability == "CAP_SYS_ADMIN")
+        {
             let detail = "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN";
             errors.push(FieldError::invalid(context.path(), context.owned(), detail));
         }
@@ -58,7 +61,10 @@ fn seccomp(profile: &Cursor<'_>, errors: &mut Errors) {
     }
     let (type_, local) = (profile.get("type"), profile.get("localhostProfile"));
     match type_.str() {
-        "" => errors.push(FieldError::required(type_.path(), "type is required when seccompProfile is set")),
+        "" => errors.push(FieldError::required(
+            type_.path(),
+            "type is required when seccompProfile is set",
+        )),
         "Localhost" => {
             if local.is_empty() {
                 let detail = "must be set when seccomp type is Localhost";

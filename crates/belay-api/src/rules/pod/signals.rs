@@ -43,7 +43,11 @@ pub(super) fn signal(at: &Cursor<'_>, os: &str, errors: &mut Errors) -> Option<S
         return good;
     }
     if signal.is_none() {
-        errors.push(FieldError::not_supported(at.path(), at.str(), &Signal::names_sorted()));
+        errors.push(FieldError::not_supported(
+            at.path(),
+            at.str(),
+            &Signal::names_sorted(),
+        ));
     }
     signal
 }

@@ -43,7 +43,11 @@ pub(super) fn validate(spec: &Cursor<'_>, errors: &mut Errors) {
     if let Some(seconds) = deadline.int() {
         let max = i64::from(i32::MAX);
         if !(1..=max).contains(&seconds) {
-            errors.push(FieldError::invalid(deadline.path(), seconds, names::between(1, max)));
+            errors.push(FieldError::invalid(
+                deadline.path(),
+                seconds,
+                names::between(1, max),
+            ));
         }
     }
     tolerations(&spec.get("tolerations"), errors);
@@ -55,7 +59,10 @@ pub(super) fn validate(spec: &Cursor<'_>, errors: &mut Errors) {
 pub(super) fn validate_create_only(spec: &Cursor<'_>, errors: &mut Errors) {
     let ephemeral = spec.get("ephemeralContainers");
     if !ephemeral.is_empty() {
-        errors.push(FieldError::forbidden(ephemeral.path(), "cannot be set on create"));
+        errors.push(FieldError::forbidden(
+            ephemeral.path(),
+            "cannot be set on create",
+        ));
     }
     if !spec.get("nodeName").is_empty() && !spec.get("schedulingGates").is_empty() {
         errors.push(FieldError::forbidden(
@@ -125,7 +132,11 @@ fn dns_config(spec: &Cursor<'_>, errors: &mut Errors) {
     servers.items().for_each(|server| ip(&server, errors));
     if searches.list().len() > SEARCHES {
         let detail = format!("must not have more than {SEARCHES} search paths");
-        errors.push(FieldError::invalid(searches.path(), searches.owned(), detail));
+        errors.push(FieldError::invalid(
+            searches.path(),
+            searches.owned(),
+            detail,
+        ));
     }
     for option in config.get("options").items() {
         if option.get("name").is_empty() {
@@ -145,7 +156,12 @@ fn host_aliases(aliases: &Cursor<'_>, errors: &mut Errors) {
     for alias in aliases.items() {
         ip(&alias.get("ip"), errors);
         for name in alias.get("hostnames").items() {
-            extend_invalid(errors, name.path(), name.str(), names::dns_subdomain(name.str()));
+            extend_invalid(
+                errors,
+                name.path(),
+                name.str(),
+                names::dns_subdomain(name.str()),
+            );
         }
     }
 }
@@ -196,7 +212,11 @@ pub(super) fn tolerations(tolerations: &Cursor<'_>, errors: &mut Errors) {
             }
             other => {
                 let supported = ["Equal", "Exists"];
-                errors.push(FieldError::not_supported(operator.path(), other, &supported));
+                errors.push(FieldError::not_supported(
+                    operator.path(),
+                    other,
+                    &supported,
+                ));
             }
         }
         one_of_if_set(&effect, &EFFECTS, errors);
@@ -212,6 +232,10 @@ fn os(os: &Cursor<'_>, errors: &mut Errors) {
         errors.push(FieldError::required(name.path(), ""));
     } else if !["linux", "windows"].contains(&name.str()) {
         // Upstream reports the object, not its field.
-        errors.push(FieldError::not_supported(os.path(), name.str(), &["linux", "windows"]));
+        errors.push(FieldError::not_supported(
+            os.path(),
+            name.str(),
+            &["linux", "windows"],
+        ));
     }
 }

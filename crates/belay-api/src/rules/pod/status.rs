@@ -14,7 +14,12 @@ pub(super) fn validate(new: &Cursor<'_>, old: &Cursor<'_>, errors: &mut Errors) 
     for condition in status.get("conditions").items() {
         let type_ = condition.get("type");
         if !OWN_CONDITIONS.contains(&type_.str()) {
-            extend_invalid(errors, type_.path(), type_.str(), names::label_key(type_.str()));
+            extend_invalid(
+                errors,
+                type_.path(),
+                type_.str(),
+                names::label_key(type_.str()),
+            );
         }
     }
     super::spec::one_of_if_set(&status.get("phase"), &PHASES, errors);
@@ -22,13 +27,21 @@ pub(super) fn validate(new: &Cursor<'_>, old: &Cursor<'_>, errors: &mut Errors) 
     if qos_before.is_set() && qos.value() != qos_before.value() {
         errors.push(FieldError::invalid(qos.path(), qos.owned(), IMMUTABLE));
     }
-    for list in ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"] {
+    for list in [
+        "containerStatuses",
+        "initContainerStatuses",
+        "ephemeralContainerStatuses",
+    ] {
         let statuses = status.get(list);
         for container in statuses.items() {
             let signal = container.get("stopSignal");
             if signal.is_set() && signal.str().parse::<Signal>().is_err() {
                 let known = Signal::names_sorted();
-                errors.push(FieldError::not_supported(signal.path(), signal.str(), &known));
+                errors.push(FieldError::not_supported(
+                    signal.path(),
+                    signal.str(),
+                    &known,
+                ));
             }
         }
         stays_terminated(list, &spec, &statuses, &before.get(list), errors);
@@ -53,12 +66,15 @@ fn stays_terminated(
         if may_restart(list, spec, name, failed) {
             continue;
         }
-        let revived = now.items().any(|is| {
-            is.get("name").str() == name && !is.get("state").get("terminated").is_set()
-        });
+        let revived = now
+            .items()
+            .any(|is| is.get("name").str() == name && !is.get("state").get("terminated").is_set());
         if revived {
             let detail = "may not be transitioned to non-terminated state";
-            errors.push(FieldError::forbidden(&now.path().index(i).child("state"), detail));
+            errors.push(FieldError::forbidden(
+                &now.path().index(i).child("state"),
+                detail,
+            ));
         }
     }
 }

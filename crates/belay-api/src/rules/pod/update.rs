@@ -26,7 +26,14 @@ const ZERO_IS_ABSENT: [&str; 9] = [
 ];
 
 /// Maps, as opposed to objects whose presence alone says something.
-const MAPS: [&str; 6] = ["nodeSelector", "limits", "requests", "resources", "overhead", "matchLabels"];
+const MAPS: [&str; 6] = [
+    "nodeSelector",
+    "limits",
+    "requests",
+    "resources",
+    "overhead",
+    "matchLabels",
+];
 
 /// Fields that hold quantities, which are equal when they are worth the same.
 const QUANTITIES: [&str; 4] = ["limits", "requests", "overhead", "sizeLimit"];
@@ -65,12 +72,14 @@ fn active_deadline(new: &Cursor<'_>, old: &Cursor<'_>, errors: &mut Errors) -> b
         (Some(seconds), _) if !(0..=i64::from(i32::MAX)).contains(&seconds) => {
             (names::between(0, i64::from(i32::MAX)), false)
         }
-        (Some(seconds), Some(before)) if before < seconds => {
-            ("must be less than or equal to previous value".to_owned(), false)
-        }
-        (None, Some(_)) => {
-            ("must not update from a positive integer to nil value".to_owned(), true)
-        }
+        (Some(seconds), Some(before)) if before < seconds => (
+            "must be less than or equal to previous value".to_owned(),
+            false,
+        ),
+        (None, Some(_)) => (
+            "must not update from a positive integer to nil value".to_owned(),
+            true,
+        ),
         _ => return true,
     };
     errors.push(FieldError::invalid(now.path(), now.owned(), detail));
@@ -103,9 +112,14 @@ fn removed_scheduling_gates(new: &Cursor<'_>, old: &Cursor<'_>, errors: &mut Err
     let before = old.get("schedulingGates");
     for gate in new.get("schedulingGates").items() {
         let name = gate.get("name");
-        if !before.items().any(|old| old.get("name").str() == name.str()) {
-            let detail =
-                format!("only deletion is allowed, but found new scheduling gate '{}'", name.str());
+        if !before
+            .items()
+            .any(|old| old.get("name").str() == name.str())
+        {
+            let detail = format!(
+                "only deletion is allowed, but found new scheduling gate '{}'",
+                name.str()
+            );
             errors.push(FieldError::forbidden(name.path(), detail));
         }
     }
@@ -114,7 +128,10 @@ fn removed_scheduling_gates(new: &Cursor<'_>, old: &Cursor<'_>, errors: &mut Err
 /// Collects the paths at which the specs differ in what may not change.
 fn compare_spec(new: &Cursor<'_>, old: &Cursor<'_>, changed: &mut Vec<String>) {
     let empty = Map::new();
-    let (now, before) = (new.object().unwrap_or(&empty), old.object().unwrap_or(&empty));
+    let (now, before) = (
+        new.object().unwrap_or(&empty),
+        old.object().unwrap_or(&empty),
+    );
     for field in fields(now, before) {
         let path = new.path().child(field);
         let (now, before) = (now.get(field), before.get(field));

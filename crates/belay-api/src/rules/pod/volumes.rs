@@ -71,7 +71,12 @@ pub(super) fn validate<'a>(volumes: &Cursor<'a>, errors: &mut Errors) -> Volumes
         if name.is_empty() {
             errors.push(FieldError::required(name.path(), ""));
         } else {
-            extend_invalid(errors, name.path(), name.str(), names::dns_label(name.str()));
+            extend_invalid(
+                errors,
+                name.path(),
+                name.str(),
+                names::dns_label(name.str()),
+            );
         }
         if known.source(name.str()).is_some() {
             errors.push(FieldError::duplicate(name.path(), name.str()));
@@ -86,9 +91,14 @@ pub(super) fn validate<'a>(volumes: &Cursor<'a>, errors: &mut Errors) -> Volumes
 }
 
 fn validate_source(volume: &Cursor<'_>, errors: &mut Errors) -> Option<&'static str> {
-    let mut given = SOURCES.into_iter().filter(|source| volume.get(source).is_set());
+    let mut given = SOURCES
+        .into_iter()
+        .filter(|source| volume.get(source).is_set());
     let Some(kind) = given.next() else {
-        errors.push(FieldError::required(volume.path(), "must specify a volume type"));
+        errors.push(FieldError::required(
+            volume.path(),
+            "must specify a volume type",
+        ));
         return None;
     };
     let source = volume.get(kind);
@@ -135,7 +145,11 @@ fn host_path(source: &Cursor<'_>, errors: &mut Errors) {
     }
     no_backsteps(&path, path.str(), errors);
     if !HOST_PATH_TYPES.contains(&type_.str()) {
-        errors.push(FieldError::not_supported(type_.path(), type_.str(), &HOST_PATH_TYPES));
+        errors.push(FieldError::not_supported(
+            type_.path(),
+            type_.str(),
+            &HOST_PATH_TYPES,
+        ));
     }
 }
 
@@ -172,20 +186,31 @@ fn file_mode(at: &Cursor<'_>, errors: &mut Errors) {
 
 fn no_backsteps(at: &Cursor<'_>, path: &str, errors: &mut Errors) {
     if path.split('/').any(|part| part == "..") {
-        errors.push(FieldError::invalid(at.path(), path, "must not contain '..'"));
+        errors.push(FieldError::invalid(
+            at.path(),
+            path,
+            "must not contain '..'",
+        ));
     }
 }
 
 /// A path that stays below where it starts.
 fn descending(at: &Cursor<'_>, path: &str, errors: &mut Errors) {
     if path.starts_with('/') {
-        errors.push(FieldError::invalid(at.path(), path, "must be a relative path"));
+        errors.push(FieldError::invalid(
+            at.path(),
+            path,
+            "must be a relative path",
+        ));
     }
     no_backsteps(at, path, errors);
 }
 
 pub(super) fn validate_mounts(container: &Cursor<'_>, volumes: &Volumes<'_>, errors: &mut Errors) {
-    let (mounts, devices) = (container.get("volumeMounts"), container.get("volumeDevices"));
+    let (mounts, devices) = (
+        container.get("volumeMounts"),
+        container.get("volumeDevices"),
+    );
     let privileged = container.get("securityContext").get("privileged").is_true();
     let mut taken = Vec::new();
     for mount in mounts.items() {
@@ -200,10 +225,17 @@ pub(super) fn validate_mounts(container: &Cursor<'_>, volumes: &Volumes<'_>, err
             errors.push(FieldError::required(path.path(), ""));
         }
         if taken.contains(&path.str()) {
-            errors.push(FieldError::invalid(path.path(), path.str(), "must be unique"));
+            errors.push(FieldError::invalid(
+                path.path(),
+                path.str(),
+                "must be unique",
+            ));
         }
         taken.push(path.str());
-        if devices.items().any(|device| device.get("name").str() == name.str()) {
+        if devices
+            .items()
+            .any(|device| device.get("name").str() == name.str())
+        {
             let detail = "must not already exist in volumeDevices";
             errors.push(FieldError::invalid(name.path(), name.str(), detail));
         }
@@ -212,7 +244,11 @@ pub(super) fn validate_mounts(container: &Cursor<'_>, volumes: &Volumes<'_>, err
         if !expression.is_empty() {
             if !sub.is_empty() {
                 let detail = "subPathExpr and subPath are mutually exclusive";
-                errors.push(FieldError::invalid(expression.path(), expression.str(), detail));
+                errors.push(FieldError::invalid(
+                    expression.path(),
+                    expression.str(),
+                    detail,
+                ));
             }
             descending(&expression, expression.str(), errors);
         }
