@@ -1,1 +1,102 @@
-fn main() {}
+//! The command line of Belay, and the wiring of its roles.
+//!
+//! ```text
+//!  cli (what can be said) --> one module per command --> exit code
+//!                              |            |
+//!            roles: up, server, agent     notify, get, describe: a client of any server
+//! ```
+//!
+//! **Invariant:** results go to standard output, everything else to standard error; exit codes are
+//! those of [`exit::Exit`].
+
+mod backup;
+mod cli;
+mod connect;
+mod demo;
+mod describe;
+mod exit;
+mod format;
+mod get;
+mod kind;
+mod log;
+mod notify;
+mod place;
+mod roles;
+mod signals;
+mod table;
+mod timeline;
+
+use std::future::Future;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::{CommandFactory as _, Parser as _};
+use tracing_subscriber::filter::LevelFilter;
+
+use cli::{Cli, Command};
+use exit::Exit;
+
+fn main() -> Exit {
+    let cli = Cli::parse();
+    match run(cli) {
+        Ok(exit) => exit,
+        Err(error) => {
+            format::note(&format!("error: {error:#}"));
+            exit::of_error(&error)
+        }
+    }
+}
+
+fn run(cli: Cli) -> anyhow::Result<Exit> {
+    let Cli { global, command } = cli;
+    let level = match &command {
+        Command::Server(_) | Command::Agent(_) => LevelFilter::INFO,
+        _ => LevelFilter::WARN,
+    };
+    log::start(global.log_level.as_deref(), global.log_format, level)?;
+    match command {
+        Command::Up(args) => on_all_cores(roles::up(args)),
+        Command::Server(args) => on_all_cores(roles::server(args)),
+        Command::Agent(args) => on_all_cores(roles::agent(&global, args)),
+        Command::Token(args) => roles::token(args.command),
+        Command::Notify(args) => on_one_core(notify::run(&global, &args)),
+        Command::Get(args) => on_one_core(get::run(&global, &args)),
+        Command::Describe(args) => on_one_core(describe::run(&global, &args)),
+        Command::Demo => on_one_core(demo::run()),
+        Command::Backup(args) => on_one_core(backup::backup(args.data_dir, &args.file)),
+        Command::Restore(args) => on_one_core(backup::restore(args.data_dir, &args.file)),
+        Command::Crds => {
+            for crd in belay_api::crd::crds() {
+                format::out(&format!("---\n{}", format::yaml(&crd)?))?;
+            }
+            Ok(Exit::Done)
+        }
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "belay", &mut script);
+            format::out(&String::from_utf8_lossy(&script))?;
+            Ok(Exit::Done)
+        }
+    }
+}
+
+/// Roles serve many at once.
+fn on_all_cores(work: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Result<Exit> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start worker threads")?;
+    let ended = runtime.block_on(Box::pin(work));
+    // A blocking call that still runs must not keep a process that was told to stop.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    ended
+}
+
+/// A command waits more than it works.
+fn on_one_core(work: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Result<Exit> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start")?;
+    runtime.block_on(Box::pin(work))
+}

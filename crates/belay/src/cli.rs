@@ -1,0 +1,478 @@
+//! The command line: what can be said, and nothing of what it does.
+//!
+//! Help, completions and validation all come from these definitions.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use belay_api::gates::FeatureGates;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::format::Format;
+use crate::log::LogFormat;
+
+const MAP: &str = "\
+Examples:
+  belay demo                          see everything work, on a throw-away instance
+  belay up                            run an API server and a node on this machine
+  belay notify reload pod/web         run the action \"reload\" that pod web declares
+  belay describe pod/web              what happened to it, in order
+
+Exit codes: 0 done, 1 the action failed, 2 wrong usage, 3 nothing matched.";
+
+/// Runs the actions that a workload declares for itself, records what happened, and undoes what it started.
+#[derive(Debug, Parser)]
+#[command(name = "belay", version, after_help = MAP, max_term_width = 100)]
+#[command(subcommand_required = true, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(flatten)]
+    pub global: Global,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Options that every command takes.
+#[derive(Debug, Clone, Args)]
+pub struct Global {
+    /// Kubeconfig of the server to talk to [default: $KUBECONFIG, else that of `belay up`, else kubectl's]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        help_heading = "Global options"
+    )]
+    pub kubeconfig: Option<PathBuf>,
+    /// Namespace to work in [default: that of the kubeconfig's context]
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_name = "NS",
+        help_heading = "Global options"
+    )]
+    pub namespace: Option<String>,
+    /// How to print objects
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_name = "FORMAT",
+        help_heading = "Global options"
+    )]
+    pub output: Option<Format>,
+    /// What to log: error, warn, info, debug, trace, or directives like `info,belay_agent=debug`
+    /// [default: $RUST_LOG, else warn; info for server and agent]
+    #[arg(
+        long,
+        global = true,
+        value_name = "LEVEL",
+        help_heading = "Global options"
+    )]
+    pub log_level: Option<String>,
+    /// How log lines look
+    #[arg(
+        long,
+        global = true,
+        value_name = "FORMAT",
+        default_value = "text",
+        help_heading = "Global options"
+    )]
+    pub log_format: LogFormat,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run everything in one process: API server, controllers and a node
+    #[command(after_help = "\
+Example:
+  belay up
+  kubectl --kubeconfig ~/.local/state/belay/kubeconfig get nodes
+
+It is ready when it says so (GET /readyz answers 200). SIGTERM and Ctrl-C stop it; the containers
+go on running and are taken over by the next `belay up` on the same data directory.")]
+    Up(UpArgs),
+
+    /// A guided tour on a throw-away instance; exits 0 when everything it shows worked
+    #[command(after_help = "\
+Example:
+  belay demo
+
+It uses no network but the loopback, installs nothing, and stops everything it started.")]
+    Demo,
+
+    /// Trigger a notifier in pods and wait for the results
+    #[command(after_help = "\
+Examples:
+  belay notify reload pod/web
+  belay notify flush-logs web-0 web-1 --timeout 30s
+  belay notify lock pod/db --dry-run      which containers declare it, and what would run
+
+Exit codes: 0 every handler succeeded, 1 one failed, 3 no container declares the notifier.")]
+    Notify(NotifyArgs),
+
+    /// List objects: pn (podnotifications), pods, nodes
+    #[command(after_help = "\
+Examples:
+  belay get pn
+  belay get pods web -o yaml
+  belay get nodes -o wide")]
+    Get(GetArgs),
+
+    /// Show one object and its timeline
+    #[command(after_help = "\
+Examples:
+  belay describe pn/web-reload-x7k2p
+  belay describe pod/web")]
+    Describe(DescribeArgs),
+
+    /// Run the API server and the controllers, without a node
+    #[command(after_help = "\
+Example:
+  belay server --data-dir /var/lib/belay --listen 0.0.0.0:7443 --tls-name api.example.com
+  belay token create --data-dir /var/lib/belay --node n1 > n1.kubeconfig")]
+    Server(ServerArgs),
+
+    /// Run a node that joins a server
+    #[command(after_help = "\
+Example:
+  belay agent --mode=node --kubeconfig n1.kubeconfig --node-name n1 --data-dir /var/lib/belay-agent")]
+    Agent(AgentArgs),
+
+    /// Make credentials for nodes
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    Token(TokenArgs),
+
+    /// Copy the objects of a stopped instance to a file
+    #[command(after_help = "\
+Example:
+  belay backup --data-dir /var/lib/belay /backups/belay-monday
+
+Certificates and tokens are not in the file: a restored instance makes its own.")]
+    Backup(BackupArgs),
+
+    /// Put a backup in the place of a lost instance
+    #[command(after_help = "\
+Example:
+  belay restore --data-dir /var/lib/belay /backups/belay-monday")]
+    Restore(BackupArgs),
+
+    /// Print the CustomResourceDefinitions for a stock cluster
+    #[command(after_help = "\
+Example:
+  belay crds | kubectl apply -f -")]
+    Crds,
+
+    /// Print a completion script for a shell
+    #[command(after_help = "\
+Example:
+  belay completions bash > /etc/bash_completion.d/belay")]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// What runs containers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Runtime {
+    /// The best one that is there
+    Auto,
+    /// A CRI runtime such as containerd
+    Cri,
+    /// Plain processes: needs nothing installed, isolates nothing
+    Process,
+}
+
+#[derive(Debug, Args)]
+pub struct UpArgs {
+    /// Where everything is kept [default: /var/lib/belay for root, else ~/.local/state/belay]
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// Address the API server listens on; port 0 takes a free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7443")]
+    pub listen: SocketAddr,
+    /// What runs the containers
+    #[arg(long, value_name = "RUNTIME", default_value = "auto")]
+    pub runtime: Runtime,
+    /// Name of the node [default: the host name]
+    #[arg(long, value_name = "N", value_parser = node_name)]
+    pub node_name: Option<String>,
+    /// Further name or address to put into the server's certificate; may be repeated
+    #[arg(long = "tls-name", value_name = "NAME")]
+    pub tls_names: Vec<String>,
+    #[command(flatten)]
+    pub gates: Gates,
+}
+
+#[derive(Debug, Args)]
+pub struct ServerArgs {
+    /// Where everything is kept [default: /var/lib/belay for root, else ~/.local/state/belay]
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// Address the API server listens on; port 0 takes a free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7443")]
+    pub listen: SocketAddr,
+    /// Further name or address to put into the server's certificate; may be repeated
+    #[arg(long = "tls-name", value_name = "NAME")]
+    pub tls_names: Vec<String>,
+    #[command(flatten)]
+    pub gates: Gates,
+}
+
+/// What an agent does on its machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum AgentMode {
+    /// Registers the node and runs its pods
+    Node,
+    /// Works beside a kubelet
+    Companion,
+}
+
+#[derive(Debug, Args)]
+pub struct AgentArgs {
+    /// What the agent does on its machine
+    #[arg(long, value_name = "MODE", default_value = "node")]
+    pub mode: AgentMode,
+    /// Name of the node, as in its credentials [default: the host name]
+    #[arg(long, value_name = "N", value_parser = node_name)]
+    pub node_name: Option<String>,
+    /// Where the agent keeps its journal, logs and containers' state
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: PathBuf,
+    /// Address the agent serves logs and metrics on; port 0 takes a free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
+    pub listen: SocketAddr,
+    /// Address under which the server reaches this node [default: that of --listen]
+    #[arg(long, value_name = "IP")]
+    pub node_address: Option<IpAddr>,
+    /// What runs the containers
+    #[arg(long, value_name = "RUNTIME", default_value = "auto")]
+    pub runtime: Runtime,
+    /// How many actions run at once
+    #[arg(long, value_name = "COUNT", default_value = "16", value_parser = clap::value_parser!(u16).range(1..))]
+    pub max_actions: u16,
+    #[command(flatten)]
+    pub gates: Gates,
+}
+
+#[derive(Debug, Args)]
+pub struct Gates {
+    /// Switch features, as Name=bool,...: ContainerNotifier, ContainerStopSignals,
+    /// PodLifecycleSleepAction [default: all on]
+    #[arg(long, value_name = "GATES", default_value = "", hide_default_value = true, value_parser = gates)]
+    pub feature_gates: FeatureGates,
+}
+
+#[derive(Debug, Args)]
+pub struct TokenArgs {
+    #[command(subcommand)]
+    pub command: TokenCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum TokenCommand {
+    /// Print a kubeconfig with which a node joins
+    #[command(after_help = "\
+Example:
+  belay token create --node n1 > n1.kubeconfig
+
+Works while a server runs on the data directory. Whoever has the file is that node; keep it secret.")]
+    Create {
+        /// Name of the node
+        #[arg(long, value_name = "N", value_parser = node_name)]
+        node: String,
+        /// The server's data directory [default: /var/lib/belay for root, else ~/.local/state/belay]
+        #[arg(long, value_name = "DIR")]
+        data_dir: Option<PathBuf>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct BackupArgs {
+    /// The backup
+    pub file: PathBuf,
+    /// The instance's data directory [default: /var/lib/belay for root, else ~/.local/state/belay]
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct NotifyArgs {
+    /// Name of the notifier
+    pub notifier: String,
+    /// Pods to notify: pod/NAME, or just NAME
+    #[arg(value_name = "pod/NAME")]
+    pub pods: Vec<String>,
+    /// Notify the pods that match a label selector
+    #[arg(short = 'l', long, value_name = "SELECTOR")]
+    pub selector: Option<String>,
+    /// Nothing starts after this long, and the wait ends soon after: 30s, 2m, 1m30s [default: 60s]
+    #[arg(long, value_name = "D", value_parser = duration)]
+    pub timeout: Option<Duration>,
+    /// Only say which containers declare the notifier and what would run
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Do not wait for the results; the notifications are kept
+    #[arg(long, conflicts_with = "dry_run")]
+    pub no_wait: bool,
+    /// Keep the notifications when they have ended
+    #[arg(long)]
+    pub keep: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct GetArgs {
+    /// What to list: pn, pods, nodes (or pn/NAME)
+    pub kind: String,
+    /// Only these
+    pub names: Vec<String>,
+    /// Only those that match a label selector
+    #[arg(short = 'l', long, value_name = "SELECTOR")]
+    pub selector: Option<String>,
+    /// In all namespaces
+    #[arg(short = 'A', long)]
+    pub all_namespaces: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct DescribeArgs {
+    /// What to describe: pn/NAME or pod/NAME
+    #[arg(value_name = "KIND/NAME")]
+    pub object: String,
+    /// Its name, if not given after the slash
+    pub name: Option<String>,
+}
+
+fn gates(text: &str) -> Result<FeatureGates, String> {
+    text.parse()
+        .map_err(|error: belay_api::gates::GatesError| error.to_string())
+}
+
+/// A node name is an object name; a wrong one is better refused here than by the server later.
+fn node_name(text: &str) -> Result<String, String> {
+    let label = |part: &str| {
+        !part.is_empty()
+            && part
+                .bytes()
+                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+            && !part.starts_with('-')
+            && !part.ends_with('-')
+    };
+    if text.len() <= 253 && text.split('.').all(label) {
+        Ok(text.to_owned())
+    } else {
+        Err("a node name has lower case letters, digits, '-' and '.', and begins and ends with a letter or digit".to_owned())
+    }
+}
+
+/// `90`, `90s`, `2m`, `1m30s`, `1h`: whole seconds, at least one.
+fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is not a time such as 30s, 2m or 1m30s");
+    if let Ok(seconds) = text.parse::<u32>() {
+        return at_least_a_second(u64::from(seconds));
+    }
+    let mut total = 0_u64;
+    let mut digits = String::new();
+    for c in text.chars() {
+        if c.is_ascii_digit() {
+            digits.push(c);
+            continue;
+        }
+        let unit = match c {
+            's' => 1,
+            'm' => 60,
+            'h' => 3600,
+            _ => return Err(wrong()),
+        };
+        let count: u32 = digits.parse().map_err(|_| wrong())?;
+        digits.clear();
+        total += u64::from(count) * unit;
+    }
+    if digits.is_empty() && !text.is_empty() {
+        at_least_a_second(total)
+    } else {
+        Err(wrong())
+    }
+}
+
+fn at_least_a_second(seconds: u64) -> Result<Duration, String> {
+    // The deadline is a 32-bit number of seconds on the wire.
+    match i32::try_from(seconds) {
+        Ok(1..) => Ok(Duration::from_secs(seconds)),
+        _ => Err("a time is at least 1s and at most 2147483647s".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_definitions_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_that_does_something_shows_an_example() {
+        fn check(command: &clap::Command, path: &str) {
+            let path = format!("{path} {}", command.get_name());
+            if command.has_subcommands() {
+                for sub in command.get_subcommands() {
+                    check(sub, &path);
+                }
+                return;
+            }
+            let help = command.get_after_help().map(ToString::to_string);
+            assert!(help.is_some_and(|h| h.contains("Example")), "{path}");
+        }
+        let command = Cli::command();
+        for sub in command.get_subcommands() {
+            check(sub, "belay");
+        }
+    }
+
+    #[test]
+    fn times_are_read_as_people_write_them() {
+        for (text, seconds) in [
+            ("30", Some(30)),
+            ("30s", Some(30)),
+            ("2m", Some(120)),
+            ("1m30s", Some(90)),
+            ("1h", Some(3600)),
+            ("0", None),
+            ("0s", None),
+            ("", None),
+            ("s", None),
+            ("1m30", None),
+            ("-1s", None),
+            ("1.5s", None),
+            ("10d", None),
+            ("99999999999s", None),
+            ("4294967295h4294967295h", None),
+        ] {
+            let read = duration(text).ok().map(|d| d.as_secs());
+            assert_eq!(read, seconds, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn node_names_are_object_names() {
+        for good in ["n1", "node-1.example.com", "0"] {
+            assert!(node_name(good).is_ok(), "{good}");
+        }
+        for bad in ["", "N1", "-n", "n-", "a..b", "a_b", ".", "n/1"] {
+            assert!(node_name(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_gate_is_refused_with_its_name() {
+        let parsed = Cli::try_parse_from(["belay", "up", "--feature-gates", "Nope=true"]);
+        assert!(parsed.unwrap_err().to_string().contains("Nope"));
+        let parsed =
+            Cli::try_parse_from(["belay", "up", "--feature-gates", "ContainerNotifier=false"]);
+        assert!(parsed.is_ok());
+    }
+}

@@ -1,0 +1,196 @@
+//! From the command line to a client, and from the client's errors to words a user can act on.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, anyhow};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+
+use crate::cli::Global;
+use crate::place;
+
+/// A client, the namespace to work in, and where it leads.
+#[derive(Clone)]
+pub struct Connection {
+    pub client: Client,
+    pub namespace: String,
+    /// The server's address, for messages.
+    pub server: String,
+}
+
+/// Where the kubeconfig comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Source {
+    /// This file, and it must be there.
+    File(PathBuf),
+    /// `$KUBECONFIG`, which may be a list.
+    Environment,
+    /// `~/.kube/config`, or the service account of a pod.
+    Inferred,
+}
+
+/// Which kubeconfig to use: the flag, the environment, the one `belay up` wrote, what kubectl
+/// would take.
+fn source(flag: Option<&Path>, environment: bool, of_up: Option<PathBuf>) -> Source {
+    match (flag, environment, of_up) {
+        (Some(path), _, _) => Source::File(path.to_owned()),
+        (None, true, _) => Source::Environment,
+        (None, false, Some(path)) => Source::File(path),
+        (None, false, None) => Source::Inferred,
+    }
+}
+
+/// The client configuration that the global options lead to.
+pub async fn config(global: &Global) -> anyhow::Result<Config> {
+    let environment = std::env::var_os("KUBECONFIG").is_some_and(|value| !value.is_empty());
+    let of_up = place::default_data_dir()
+        .ok()
+        .map(|dir| dir.join("kubeconfig"))
+        .filter(|path| path.is_file());
+    match source(global.kubeconfig.as_deref(), environment, of_up) {
+        Source::File(path) => read(&path).await,
+        Source::Environment => Config::from_kubeconfig(&KubeConfigOptions::default())
+            .await
+            .context("the kubeconfig that $KUBECONFIG names cannot be used"),
+        Source::Inferred => Config::infer().await.map_err(|_| {
+            anyhow!(
+                "no kubeconfig found: start a server with `belay up`, or name one with --kubeconfig FILE or $KUBECONFIG"
+            )
+        }),
+    }
+}
+
+async fn read(path: &Path) -> anyhow::Result<Config> {
+    let unusable = || format!("the kubeconfig {} cannot be used", path.display());
+    let kubeconfig = Kubeconfig::read_from(path).with_context(unusable)?;
+    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .with_context(unusable)
+}
+
+/// Makes the client. Nothing is sent yet.
+pub async fn connect(global: &Global) -> anyhow::Result<Connection> {
+    let config = config(global).await?;
+    let server = config.cluster_url.to_string();
+    let namespace = global
+        .namespace
+        .clone()
+        .unwrap_or_else(|| config.default_namespace.clone());
+    let client = Client::try_from(config)
+        .with_context(|| format!("the credentials for {server} cannot be used"))?;
+    Ok(Connection {
+        client,
+        namespace,
+        server,
+    })
+}
+
+impl Connection {
+    /// Says what a failed request means and what to do about it.
+    pub fn explain(&self, error: kube::Error) -> anyhow::Error {
+        explain(error, &self.server)
+    }
+}
+
+fn explain(error: kube::Error, server: &str) -> anyhow::Error {
+    match error {
+        kube::Error::Api(status) => match status.code {
+            401 => anyhow!(
+                "{server} does not accept these credentials ({}); use the kubeconfig that the server wrote",
+                status.message
+            ),
+            _ if status.message.is_empty() => anyhow!("{server} answered {}", status.code),
+            _ => anyhow!("{}", status.message),
+        },
+        error @ (kube::Error::Service(_) | kube::Error::HyperError(_)) => {
+            let cause = root(&error);
+            anyhow!("cannot reach {server} ({cause}); is it running? Start it with `belay up`")
+        }
+        error => anyhow::Error::new(error).context(format!("request to {server} failed")),
+    }
+}
+
+/// The innermost cause: the one that says what happened on the wire.
+fn root(error: &dyn std::error::Error) -> String {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    innermost.to_string()
+}
+
+/// The certificates of an authority, from DER as the client configuration holds them to PEM.
+pub fn authority_pem(config: &Config) -> anyhow::Result<String> {
+    use base64::Engine as _;
+    let certificates = config.root_cert.as_deref().unwrap_or_default();
+    if certificates.is_empty() {
+        return Err(anyhow!(
+            "the kubeconfig names no certificate authority (certificate-authority-data); make one with `belay token create --node NAME`"
+        ));
+    }
+    let mut pem = String::new();
+    for der in certificates {
+        pem.push_str("-----BEGIN CERTIFICATE-----\n");
+        let text = base64::engine::general_purpose::STANDARD.encode(der);
+        for line in text.as_bytes().chunks(64) {
+            pem.push_str(&String::from_utf8_lossy(line));
+            pem.push('\n');
+        }
+        pem.push_str("-----END CERTIFICATE-----\n");
+    }
+    Ok(pem)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::core::Status;
+
+    #[test]
+    fn the_nearest_kubeconfig_wins() {
+        let up = || Some(PathBuf::from("/state/kubeconfig"));
+        let flag = Path::new("/mine");
+        assert_eq!(source(Some(flag), true, up()), Source::File("/mine".into()));
+        assert_eq!(source(None, true, up()), Source::Environment);
+        assert_eq!(
+            source(None, false, up()),
+            Source::File("/state/kubeconfig".into())
+        );
+        assert_eq!(source(None, false, None), Source::Inferred);
+    }
+
+    #[test]
+    fn refusals_are_told_in_the_servers_words() {
+        let status = Status {
+            code: 422,
+            message: "PodNotification is invalid: spec.notifier: Required value".into(),
+            ..Status::default()
+        };
+        let error = explain(kube::Error::Api(status.boxed()), "https://x/");
+        assert_eq!(
+            error.to_string(),
+            "PodNotification is invalid: spec.notifier: Required value"
+        );
+    }
+
+    #[test]
+    fn a_server_that_is_away_is_told_with_what_to_do() {
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let error = explain(kube::Error::Service(refused.into()), "https://x/");
+        assert_eq!(
+            error.to_string(),
+            "cannot reach https://x/ (connection refused); is it running? Start it with `belay up`"
+        );
+    }
+
+    #[test]
+    fn the_authority_becomes_pem_again() {
+        let mut config = Config::new("https://x".parse().unwrap());
+        assert!(authority_pem(&config).is_err());
+        config.root_cert = Some(vec![vec![7; 60]]);
+        let pem = authority_pem(&config).unwrap();
+        assert!(pem.starts_with("-----BEGIN CERTIFICATE-----\nBwcH"));
+        assert!(pem.lines().all(|line| line.len() <= 64));
+        assert!(pem.ends_with("-----END CERTIFICATE-----\n"));
+    }
+}

@@ -1,0 +1,67 @@
+//! How objects are printed.
+
+use std::io::Write as _;
+
+use clap::ValueEnum;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// The value of `-o`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    Json,
+    Yaml,
+    /// The table, with the columns that are left out for want of room.
+    Wide,
+}
+
+/// Prints one object, or several as a `v1` List, as kubectl does.
+pub fn print_objects(objects: Vec<Value>, format: Format) -> anyhow::Result<()> {
+    let mut objects = objects;
+    let value = if objects.len() == 1 {
+        objects.remove(0)
+    } else {
+        json!({"apiVersion": "v1", "kind": "List", "items": objects})
+    };
+    print(&value, format)
+}
+
+/// Prints a value as JSON or YAML.
+pub fn print(value: &impl Serialize, format: Format) -> anyhow::Result<()> {
+    let text = match format {
+        Format::Yaml => yaml(value)?,
+        Format::Json | Format::Wide => {
+            let mut text = serde_json::to_string_pretty(value)?;
+            text.push('\n');
+            text
+        }
+    };
+    out(&text)
+}
+
+/// A YAML document.
+pub fn yaml(value: &impl Serialize) -> anyhow::Result<String> {
+    let mut text = serde_saphyr::to_string(value)?;
+    if !text.ends_with('\n') {
+        text.push('\n');
+    }
+    Ok(text)
+}
+
+/// Writes to standard output. A reader that has gone (`| head`) is no error of ours.
+pub fn out(text: &str) -> anyhow::Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+    {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+/// Writes a line to standard error, where progress and notes go; that it cannot be written is no
+/// reason to fail.
+pub fn note(text: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
+}

@@ -1,0 +1,150 @@
+//! The kinds that `get` and `describe` know, under all the names people use for them.
+
+use crate::exit::usage;
+
+/// A kind and where the server keeps it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    PodNotification,
+    Pod,
+    Node,
+}
+
+impl Kind {
+    const ALL: [Kind; 3] = [Kind::PodNotification, Kind::Pod, Kind::Node];
+
+    fn names(self) -> &'static [&'static str] {
+        match self {
+            Kind::PodNotification => &[
+                "pn",
+                "podnotification",
+                "podnotifications",
+                "podnotification.apps.k8s.io",
+                "podnotifications.apps.k8s.io",
+            ],
+            Kind::Pod => &["po", "pod", "pods"],
+            Kind::Node => &["no", "node", "nodes"],
+        }
+    }
+
+    /// The path of the collection, or of one object in it.
+    pub fn path(self, namespace: Option<&str>, name: Option<&str>) -> String {
+        let (root, plural) = match self {
+            Kind::PodNotification => ("/apis/apps.k8s.io/v1alpha1", "podnotifications"),
+            Kind::Pod => ("/api/v1", "pods"),
+            Kind::Node => ("/api/v1", "nodes"),
+        };
+        let mut path = root.to_owned();
+        if let Some(namespace) = namespace.filter(|_| self.is_namespaced()) {
+            path.push_str("/namespaces/");
+            path.push_str(namespace);
+        }
+        path.push('/');
+        path.push_str(plural);
+        if let Some(name) = name {
+            path.push('/');
+            path.push_str(name);
+        }
+        path
+    }
+
+    /// Whether its objects live in a namespace.
+    pub fn is_namespaced(self) -> bool {
+        self != Kind::Node
+    }
+
+    /// What its objects are called in sentences.
+    pub fn plural(self) -> &'static str {
+        match self {
+            Kind::PodNotification => "podnotifications",
+            Kind::Pod => "pods",
+            Kind::Node => "nodes",
+        }
+    }
+}
+
+impl std::str::FromStr for Kind {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Kind, anyhow::Error> {
+        let lower = text.to_ascii_lowercase();
+        Kind::ALL
+            .into_iter()
+            .find(|kind| kind.names().contains(&lower.as_str()))
+            .ok_or_else(|| {
+                usage(format!(
+                    "unknown kind {text:?}: known are pn, pods and nodes"
+                ))
+            })
+    }
+}
+
+/// Reads `KIND/NAME`; `default` is the kind of a bare name, where one may be left out.
+pub fn reference(text: &str, default: Option<Kind>) -> anyhow::Result<(Kind, String)> {
+    let (kind, name) = match (text.split_once('/'), default) {
+        (Some((kind, name)), _) => (kind.parse()?, name),
+        (None, Some(kind)) => (kind, text),
+        (None, None) => {
+            return Err(usage(format!(
+                "{text:?} names no object: write KIND/NAME, for example pod/web"
+            )));
+        }
+    };
+    // A name goes into a path; what cannot be an object name must not get there.
+    let valid = !name.is_empty()
+        && name.len() <= 253
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.');
+    if valid {
+        Ok((kind, name.to_owned()))
+    } else {
+        Err(usage(format!("{name:?} cannot be the name of an object")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_answer_to_all_their_names() {
+        for (text, kind) in [
+            ("pn", Kind::PodNotification),
+            ("PodNotifications", Kind::PodNotification),
+            ("podnotification.apps.k8s.io", Kind::PodNotification),
+            ("po", Kind::Pod),
+            ("pods", Kind::Pod),
+            ("node", Kind::Node),
+        ] {
+            assert_eq!(text.parse::<Kind>().unwrap(), kind, "{text}");
+        }
+        assert!("deployments".parse::<Kind>().is_err());
+    }
+
+    #[test]
+    fn references_are_a_kind_and_a_name() {
+        let read = |text, default| reference(text, default).ok();
+        assert_eq!(read("pod/web", None), Some((Kind::Pod, "web".into())));
+        assert_eq!(
+            read("web", Some(Kind::Pod)),
+            Some((Kind::Pod, "web".into()))
+        );
+        for bad in [
+            "web", "pod/", "pod/a/b", "pod/../x", "pod/A", "svc/web", "pod/a b",
+        ] {
+            assert_eq!(read(bad, None), None, "{bad}");
+        }
+        assert_eq!(read("", Some(Kind::Pod)), None);
+    }
+
+    #[test]
+    fn paths_are_those_of_the_api() {
+        assert_eq!(
+            Kind::PodNotification.path(Some("ns"), Some("a")),
+            "/apis/apps.k8s.io/v1alpha1/namespaces/ns/podnotifications/a"
+        );
+        assert_eq!(Kind::Pod.path(None, None), "/api/v1/pods");
+        assert_eq!(Kind::Node.path(Some("ns"), None), "/api/v1/nodes");
+    }
+}

@@ -1,0 +1,121 @@
+//! The boundary of the program: what it prints and how it exits, without any server.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn belay(words: &[&str]) -> Output {
+    let home = tempfile::tempdir().unwrap();
+    Command::new(env!("CARGO_BIN_EXE_belay"))
+        .args(words)
+        .env_clear()
+        .env("HOME", home.path())
+        .env("XDG_STATE_HOME", home.path())
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[test]
+fn help_is_the_map_of_all_commands() {
+    let output = belay(&["--help"]);
+    assert_eq!(output.status.code(), Some(0));
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/help.txt");
+    let found = text(&output.stdout);
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(&golden, &found).unwrap();
+    }
+    let expected = std::fs::read_to_string(&golden).unwrap();
+    assert_eq!(
+        found, expected,
+        "the map changed; if it should, run: UPDATE_GOLDEN=1 cargo test -p belay --test command_line"
+    );
+}
+
+#[test]
+fn wrong_usage_exits_2_and_says_what_is_right() {
+    for (words, hint) in [
+        (&["frobnicate"][..], "unrecognized subcommand"),
+        (&["notify"], "<NOTIFIER>"),
+        (&["notify", "reload"], "pod/NAME"),
+        (&["notify", "reload", "-l", "app=web"], "does not serve yet"),
+        (&["notify", "reload", "svc/web"], "unknown kind"),
+        (&["notify", "reload", "web", "--timeout", "soon"], "30s, 2m"),
+        (&["get", "deployments"], "pn, pods and nodes"),
+        (&["describe", "web"], "KIND/NAME"),
+        (&["up", "--runtime", "cri"], "not in this version"),
+        (&["up", "--feature-gates", "Nope=true"], "ContainerNotifier"),
+        (
+            &["agent", "--mode=companion", "--data-dir", "/x"],
+            "not in this version",
+        ),
+        (&["agent", "--data-dir", "/x"], "token create"),
+        (&["token", "create", "--node", "UPPER"], "lower case"),
+    ] {
+        let output = belay(words);
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {told}");
+        assert!(told.contains(hint), "{words:?}: {told}");
+    }
+}
+
+#[test]
+fn without_a_kubeconfig_it_says_how_to_get_one() {
+    for words in [
+        &["get", "pods"][..],
+        &["notify", "reload", "web"],
+        &["describe", "pod/web"],
+    ] {
+        let output = belay(words);
+        assert_eq!(output.status.code(), Some(1), "{words:?}");
+        assert!(text(&output.stderr).contains("start a server with `belay up`"));
+        assert!(output.stdout.is_empty());
+    }
+    let output = belay(&["get", "pods", "--kubeconfig", "/nowhere"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("/nowhere"));
+}
+
+#[test]
+fn crds_are_yaml_documents_for_a_stock_cluster() {
+    let output = belay(&["crds"]);
+    assert_eq!(output.status.code(), Some(0));
+    let yaml = text(&output.stdout);
+    assert!(yaml.starts_with("---\n"));
+    assert!(
+        yaml.contains("name: podnotifications.apps.k8s.io"),
+        "{yaml}"
+    );
+    assert!(yaml.contains("unapproved"));
+}
+
+#[test]
+fn completions_exist_for_the_usual_shells() {
+    for shell in ["bash", "zsh", "fish"] {
+        let output = belay(&["completions", shell]);
+        assert_eq!(output.status.code(), Some(0), "{shell}");
+        assert!(text(&output.stdout).contains("belay"), "{shell}");
+    }
+}
+
+#[test]
+fn a_token_needs_a_server_that_has_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = [
+        "token",
+        "create",
+        "--node",
+        "n1",
+        "--data-dir",
+        dir.path().to_str().unwrap(),
+    ];
+    let output = belay(&words);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        text(&output.stderr).contains("belay up"),
+        "{}",
+        text(&output.stderr)
+    );
+}
