@@ -28,9 +28,9 @@ use crate::{Derive, OnFatal, Revision};
 const GROUP_WRITES: usize = 1024;
 /// The most bytes in one group, so that a group never outgrows the space kept free for it.
 const GROUP_BYTES: usize = 4 << 20;
-/// Obsolete records are removed together: removing each on its own would rewrite pages over and
-/// over, and letting many pile up would make one group slow.
-const GARBAGE_RECORDS: usize = 256;
+/// Obsolete records are removed this many at a time: removing each on its own would rewrite pages
+/// over and over, and letting more pile up would make one group slow.
+pub(crate) const GARBAGE_RECORDS: usize = 256;
 
 /// The answer to one write.
 pub(crate) type Answer<M> = Result<Arc<Entry<M>>, WriteError<M>>;
@@ -100,7 +100,10 @@ pub(crate) struct Committer<M> {
     pub(crate) space: Space,
     pub(crate) derive: Derive<M>,
     pub(crate) on_fatal: OnFatal,
+    /// Records that have become obsolete and are still in the log.
     pub(crate) garbage: Vec<Revision>,
+    /// How many of them are let pile up.
+    pub(crate) garbage_limit: usize,
 }
 
 impl<M> Committer<M> {
@@ -135,7 +138,7 @@ impl<M> Committer<M> {
         let events = group.into_events();
         if let (Some(first), Some(last)) = (events.first(), events.last()) {
             let (first, last) = (first.revision, last.revision);
-            let garbage = match self.garbage.len() >= GARBAGE_RECORDS {
+            let garbage = match self.garbage.len() >= self.garbage_limit {
                 true => std::mem::take(&mut self.garbage),
                 false => Vec::new(),
             };

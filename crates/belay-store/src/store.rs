@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::Revision;
 use crate::backup::{self, BackupError};
-use crate::committer::{Committer, Fatal, Request};
+use crate::committer::{Committer, Fatal, GARBAGE_RECORDS, Request};
 use crate::disk::{Disk, OpenError, Opened};
 use crate::entry::{Entry, Page};
 use crate::shared::Shared;
@@ -182,7 +182,10 @@ impl<M: Send + Sync + 'static> Store<M> {
             garbage,
         } = opened;
         let Options {
-            derive, on_fatal, ..
+            derive,
+            on_fatal,
+            history_events,
+            ..
         } = options;
         let path = disk.path().to_owned();
         let shared = Arc::new(Shared::new(state));
@@ -195,6 +198,8 @@ impl<M: Send + Sync + 'static> Store<M> {
             derive,
             on_fatal,
             garbage,
+            // A log should not hold more of what is gone than of what is kept.
+            garbage_limit: history_events.clamp(1, GARBAGE_RECORDS),
         };
         std::thread::Builder::new()
             .name("belay-store".to_owned())
