@@ -1,1 +1,32 @@
-//! placeholder
+//! Implements the ports of actions and pods. This far: the `process` runtime, which needs nothing
+//! installed.
+//!
+//! ```text
+//!   agent ── PodRuntime (start, list, wait, kill_tree, remove) ──┐
+//!   engine ─ Target (start, find, signal, wait) ─────────────────┤
+//!                                                                v
+//!                                             ProcessRuntime, stateless: everything it knows is in
+//!                                               <dir>/bin/belay-shim-<hash>
+//!                                               <dir>/containers/<id>/               one shim each
+//!                                               <dir>/containers/<id>/execs/<attempt>/
+//! ```
+//!
+//! A container is a process tree on the host file system. Nothing is isolated: a workload sees and
+//! may do what its user may, `image` is recorded and not used.
+//!
+//! **Invariant:** the runtime has no tasks and no state in memory that matters. Containers and
+//! execs live under their shims; killing the agent changes nothing for them, and a new one sees
+//! exactly what the old one did.
+//!
+//! **Invariant:** a directory under `containers` or `execs` appears complete and locked, and
+//! disappears whole. What an attempt without a directory could have started, never was.
+//!
+//! **Invariant:** signals go through a pidfd whose process has the recorded start time and boot.
+
+mod pod;
+mod process;
+
+pub use pod::{
+    ContainerConfig, ContainerState, ContainerStatus, Exit, ExitReason, PodRuntime, RuntimeError,
+};
+pub use process::ProcessRuntime;

@@ -4,8 +4,11 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 
-use crate::record::{self, Record};
+use crate::record::{Record, take_message};
 
+/// Told to all as soon as a container's first process has ended; the end itself follows when
+/// everything else is dead.
+pub const ENDED: &str = "ended";
 /// A message that asks to be told the end.
 pub const WAIT: &str = "wait";
 /// A message that asks to kill everything that belongs to the instance.
@@ -76,9 +79,9 @@ impl Control {
         kill
     }
 
-    /// Tells the end to everybody: those who did not ask yet connected in order to.
-    pub(crate) fn tell_all(&mut self, end: &Record) {
-        self.clients.retain_mut(|client| client.send(end));
+    /// Tells everybody: those who did not ask yet connected in order to.
+    pub(crate) fn tell_all(&mut self, news: &Record) {
+        self.clients.retain_mut(|client| client.send(news));
     }
 
     /// Answers those who asked to kill.
@@ -134,20 +137,6 @@ impl Client {
             .frame()
             .is_ok_and(|frame| self.stream.write_all(&frame).is_ok())
     }
-}
-
-/// Cuts the first whole message off the front of what has arrived.
-fn take_message(incoming: &mut Vec<u8>) -> io::Result<Option<Record>> {
-    let Some((prefix, rest)) = incoming.split_first_chunk::<4>() else {
-        return Ok(None);
-    };
-    let length = record::frame_length(*prefix)?;
-    let Some(message) = rest.get(..length) else {
-        return Ok(None);
-    };
-    let message = Record::parse(message).map_err(io::Error::other)?;
-    incoming.drain(..4 + length);
-    Ok(Some(message))
 }
 
 #[cfg(test)]

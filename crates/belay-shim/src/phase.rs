@@ -41,6 +41,8 @@ pub(crate) enum Event {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effect {
+    /// Tell those who wait that the first process has ended, before anything else is done.
+    Announce,
     /// Let no exec begin in this container any more.
     CloseGate,
     /// Kill everything that belongs to the instance.
@@ -53,11 +55,12 @@ pub(crate) enum Effect {
 
 /// One step. Late and repeated events are normal and change nothing.
 pub(crate) fn step(role: Role, phase: Phase, event: Event) -> (Phase, Vec<Effect>) {
-    use Effect::{AnswerKill, CloseGate, Finish, KillAll};
+    use Effect::{Announce, AnswerKill, CloseGate, Finish, KillAll};
     match (role, phase, event) {
-        (Role::Container, Phase::Running, Event::FirstEnded(status)) => {
-            (Phase::Done, vec![CloseGate, KillAll, Finish(status.into())])
-        }
+        (Role::Container, Phase::Running, Event::FirstEnded(status)) => (
+            Phase::Done,
+            vec![Announce, CloseGate, KillAll, Finish(status.into())],
+        ),
         (Role::Container, Phase::Running, Event::KillAsked) => {
             (Phase::Running, vec![KillAll, AnswerKill])
         }
@@ -123,6 +126,7 @@ mod tests {
             [
                 Effect::KillAll,
                 Effect::AnswerKill,
+                Effect::Announce,
                 Effect::CloseGate,
                 Effect::KillAll,
                 Effect::Finish(Ending::Signaled(15)),

@@ -150,7 +150,10 @@ pub fn members(
                 members.insert(process.pid);
                 descend(process.pid, &children, &mut members);
             }
+            // A shim leads a session. The process that forked it, and it itself before it has
+            // made its session, have the mark too, but have nothing of the workload under them.
             if let Some(container) = &rule.execs_of
+                && process.session == process.pid
                 && has_variable(&environment, SHIM_MARK, container)
             {
                 shims.insert(process.pid);
@@ -281,6 +284,23 @@ mod tests {
             _ => Vec::new(),
         };
         assert_eq!(sorted(members(&all, &rule, &mut environment)), [31, 33]);
+    }
+
+    #[test]
+    fn a_shim_is_spared_while_the_process_that_forked_it_is_still_there() {
+        let mut forker = process(30, 1);
+        (forker.group, forker.session) = (30, 5);
+        let rule = Membership {
+            execs_of: Some("c1".to_owned()),
+            ..Membership::default()
+        };
+        let mut environment = |_| b"BELAY_SHIM_OF=c1\0".to_vec();
+        for session in [5, 31] {
+            let mut shim = process(31, 30);
+            shim.session = session;
+            let all = [forker.clone(), shim];
+            assert!(members(&all, &rule, &mut environment).is_empty());
+        }
     }
 
     #[test]

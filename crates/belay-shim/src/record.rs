@@ -278,6 +278,20 @@ pub fn frame_length(prefix: [u8; 4]) -> io::Result<usize> {
     Ok(length)
 }
 
+/// Cuts the first whole message off the front of what has arrived.
+pub fn take_message(incoming: &mut Vec<u8>) -> io::Result<Option<Record>> {
+    let Some((prefix, rest)) = incoming.split_first_chunk::<4>() else {
+        return Ok(None);
+    };
+    let length = frame_length(*prefix)?;
+    let Some(message) = rest.get(..length) else {
+        return Ok(None);
+    };
+    let message = Record::parse(message).map_err(io::Error::other)?;
+    incoming.drain(..4 + length);
+    Ok(Some(message))
+}
+
 fn text(bytes: &[u8], what: &str) -> Result<String, RecordError> {
     std::str::from_utf8(bytes)
         .map(str::to_owned)

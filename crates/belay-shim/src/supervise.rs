@@ -350,6 +350,7 @@ impl Supervisor {
 
     fn carry_out(&mut self, effect: Effect) {
         match effect {
+            Effect::Announce => self.control.tell_all(&Record::new(control::ENDED)),
             Effect::CloseGate => {
                 // Without the mark a late exec is still found by its environment.
                 let _ = gate::close(Path::new(HERE));

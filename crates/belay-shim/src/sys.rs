@@ -230,11 +230,21 @@ pub(crate) fn take_signals() -> io::Result<OwnedFd> {
 
 /// Gives a new process the signals as the kernel has them: nothing blocked, nothing ignored.
 pub(crate) fn reset_signals() {
-    // SAFETY: plain calls. Numbers that cannot be changed (SIGKILL, SIGSTOP and the two that the
-    // C library keeps for itself) just fail.
+    /// An action of the kernel's own layout: all zero is the default action.
+    static DEFAULT: [u64; 4] = [0; 4];
+    // SAFETY: the action is as large as the kernel's on every architecture with 64 signals, and
+    // the old one is not asked for. The kernel is asked itself because the C library refuses to
+    // touch two numbers that it may have inherited as ignored. SIGKILL and SIGSTOP just fail.
     unsafe {
         for signal in 1..=64 {
-            libc::signal(signal, libc::SIG_DFL);
+            let old: *mut u64 = ptr::null_mut();
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                DEFAULT.as_ptr(),
+                old,
+                8_usize,
+            );
         }
         let mut none: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut none);

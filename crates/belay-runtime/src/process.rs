@@ -1,0 +1,403 @@
+//! The `process` runtime.
+
+mod binary;
+mod container;
+mod identity;
+mod launch;
+mod standing;
+mod talk;
+mod target;
+
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use belay_action::{ContainerId, Target};
+use belay_shim::clock::Wall;
+use belay_shim::instance::{self, Durable, Ending, StartError, StartFailure, Started};
+use belay_shim::proc;
+use jiff::Timestamp;
+use tracing::{error, info};
+
+use self::container::{CONFIG, Container, container_spec};
+use self::launch::Created;
+use self::standing::{Instance, Standing};
+use self::talk::{Link, Talk, Told};
+use self::target::ProcessTarget;
+use crate::{
+    ContainerConfig, ContainerState, ContainerStatus, Exit, ExitReason, PodRuntime, RuntimeError,
+};
+
+/// What Kubernetes shows for a container of which nobody knows how it ended.
+const UNKNOWN_CODE: i32 = 137;
+/// How long a container may be on its way up before that is an error.
+const COMING: Duration = Duration::from_secs(20);
+
+/// Runs containers as plain processes, each under a shim of its own.
+#[derive(Debug, Clone)]
+pub struct ProcessRuntime {
+    shared: Arc<Shared>,
+}
+
+/// What never changes while the runtime is open.
+#[derive(Debug)]
+struct Shared {
+    containers: PathBuf,
+    program: PathBuf,
+    boot_id: String,
+}
+
+impl ProcessRuntime {
+    /// Opens the runtime on a directory, which it creates if need be. Containers that an earlier
+    /// agent started there go on, and are in the list.
+    ///
+    /// # Errors
+    ///
+    /// When the directory cannot be used, or `/proc` is missing.
+    pub fn open(dir: &Path) -> Result<Self, RuntimeError> {
+        let dir = std::path::absolute(dir).map_err(RuntimeError::io("resolve", dir))?;
+        let containers = dir.join("containers");
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&containers)
+            .map_err(RuntimeError::io("create", &containers))?;
+        let program = binary::install(&dir.join("bin"))?;
+        let boot_id = proc::boot_id().map_err(RuntimeError::io(
+            "read the boot ID from",
+            Path::new("/proc"),
+        ))?;
+        sweep(&containers);
+        Ok(ProcessRuntime {
+            shared: Arc::new(Shared {
+                containers,
+                program,
+                boot_id,
+            }),
+        })
+    }
+
+    fn load(&self, id: &ContainerId) -> Result<Container, RuntimeError> {
+        Container::load(&self.shared.containers, id, &self.shared.boot_id)?
+            .ok_or_else(|| RuntimeError::NotFound { id: id.clone() })
+    }
+
+    /// Where a container stands, once it stands anywhere. What was found dead is cleared up.
+    async fn settle(&self, container: &Container) -> Result<Settled, RuntimeError> {
+        let begin = tokio::time::Instant::now();
+        loop {
+            let instance = container.instance.clone();
+            match instance.standing(container.same_boot)? {
+                None => {
+                    return Err(RuntimeError::NotFound {
+                        id: container.id.clone(),
+                    });
+                }
+                Some(Standing::Running(started)) => return Ok(Settled::Running(started)),
+                Some(Standing::Ended(exit)) => return Ok(Settled::Ended(exit)),
+                Some(Standing::Failed(_) | Standing::NeverStarted) => {
+                    blocking(move || instance.remove()).await?;
+                    return Err(RuntimeError::NotFound {
+                        id: container.id.clone(),
+                    });
+                }
+                Some(Standing::Abandoned(started)) => {
+                    let container = container.clone();
+                    blocking(move || container.bury(started.as_ref())).await?;
+                }
+                Some(Standing::Coming) => {}
+            }
+            if begin.elapsed() > COMING {
+                return Err(RuntimeError::Silent {
+                    dir: container.instance.dir.clone(),
+                });
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn state_of(&self, container: Container) -> Result<ContainerState, RuntimeError> {
+        let (pid, status) = match self.settle(&container).await? {
+            Settled::Running(started) => {
+                let started_at = timestamp(started.at);
+                (
+                    u32::try_from(started.pid).ok(),
+                    ContainerStatus::Running {
+                        started: started_at,
+                    },
+                )
+            }
+            Settled::Ended(exit) => (None, ContainerStatus::Exited(exit_of(&exit))),
+        };
+        Ok(ContainerState {
+            id: container.id,
+            config: container.config,
+            pid,
+            status,
+        })
+    }
+}
+
+/// Where a container stands for good, or for now.
+enum Settled {
+    Running(Started),
+    Ended(instance::Exit),
+}
+
+#[async_trait]
+impl PodRuntime for ProcessRuntime {
+    fn name(&self) -> &'static str {
+        "process"
+    }
+
+    async fn start(&self, config: &ContainerConfig) -> Result<ContainerId, RuntimeError> {
+        let (shared, config) = (Arc::clone(&self.shared), config.clone());
+        let (id, dir, stream) = blocking(move || shared.launch_container(&config)).await?;
+        let mut link =
+            Link::from_std(stream).map_err(RuntimeError::io("talk to a shim in", &dir))?;
+        let said = link.next().await.ok().flatten();
+        let instance = Instance::new(dir);
+        match said.map(|record| StartError::from_record(&record)) {
+            Some(Err(_)) => {
+                info!(container = %id, "container started");
+                Ok(id)
+            }
+            Some(Ok(error)) => {
+                blocking(move || instance.remove()).await?;
+                Err(start_failed(error))
+            }
+            None => {
+                // Killed on its way up. Whatever it got to is not a container.
+                let container = self.load(&id)?;
+                let message = "the shim was killed while it started the container".to_owned();
+                if let Ok(Settled::Running(_)) = self.settle(&container).await {
+                    return Ok(id);
+                }
+                blocking(move || instance.remove()).await?;
+                Err(RuntimeError::StartFailed {
+                    reason: StartFailure::System.name(),
+                    message,
+                })
+            }
+        }
+    }
+
+    async fn list(&self) -> Result<Vec<ContainerState>, RuntimeError> {
+        let shared = Arc::clone(&self.shared);
+        let found = blocking(move || shared.load_all()).await?;
+        let mut states = Vec::with_capacity(found.len());
+        for container in found {
+            let id = container.id.clone();
+            match self.state_of(container).await {
+                Ok(state) => states.push(state),
+                Err(RuntimeError::NotFound { .. }) => {}
+                // One that cannot be read must not hide the others.
+                Err(error) => error!(container = %id, %error, "cannot tell a container's state"),
+            }
+        }
+        Ok(states)
+    }
+
+    async fn state(&self, id: &ContainerId) -> Result<ContainerState, RuntimeError> {
+        self.state_of(self.load(id)?).await
+    }
+
+    async fn wait(&self, id: &ContainerId) -> Result<Exit, RuntimeError> {
+        let container = self.load(id)?;
+        let mut talk = Talk::new(container.instance.clone(), container.same_boot);
+        loop {
+            match talk.told().await? {
+                Told::Ended(exit) => return Ok(exit_of(&exit)),
+                Told::Unkillable(_) | Told::FirstEnded => {}
+                Told::Failed(_) | Told::NeverStarted | Told::Gone => {
+                    return Err(RuntimeError::NotFound { id: id.clone() });
+                }
+                Told::Abandoned(_) => {
+                    if let Settled::Ended(exit) = self.settle(&container).await? {
+                        return Ok(exit_of(&exit));
+                    }
+                }
+            }
+        }
+    }
+
+    async fn target(&self, id: &ContainerId) -> Result<Arc<dyn Target>, RuntimeError> {
+        let container = self.load(id)?;
+        let first = match self.settle(&container).await? {
+            Settled::Running(started) => Some(started),
+            Settled::Ended(_) => None,
+        };
+        Ok(Arc::new(ProcessTarget::new(
+            Arc::clone(&self.shared),
+            container,
+            first,
+        )))
+    }
+
+    async fn kill_tree(&self, id: &ContainerId) -> Result<Vec<String>, RuntimeError> {
+        let container = self.load(id)?;
+        let mut talk = Talk::new(container.instance.clone(), container.same_boot);
+        talk.ask_to_kill().await;
+        loop {
+            match talk.told().await? {
+                Told::Ended(exit) => return Ok(exit.survivors),
+                Told::Unkillable(survivors) => return Ok(survivors),
+                Told::FirstEnded => {}
+                Told::Failed(_) | Told::NeverStarted | Told::Gone => return Ok(Vec::new()),
+                Told::Abandoned(_) => {
+                    if let Settled::Ended(exit) = self.settle(&container).await? {
+                        return Ok(exit.survivors);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn remove(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+        let container = match self.load(id) {
+            Ok(container) => container,
+            Err(RuntimeError::NotFound { .. }) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        match self.settle(&container).await {
+            Ok(Settled::Running(_)) => Err(RuntimeError::StillRunning { id: id.clone() }),
+            Ok(Settled::Ended(_)) => blocking(move || container.instance.remove()).await,
+            Err(RuntimeError::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Shared {
+    fn launch_container(
+        &self,
+        config: &ContainerConfig,
+    ) -> Result<(ContainerId, PathBuf, std::os::unix::net::UnixStream), RuntimeError> {
+        let name = uuid::Uuid::new_v4().simple().to_string();
+        let dir = self.containers.join(&name);
+        let id = ContainerId::new(name).map_err(|error| RuntimeError::Damaged {
+            path: dir.clone(),
+            source: error.into(),
+        })?;
+        let spec = container_spec(config, &id, &self.boot_id)?;
+        if let Some(logs) = config.log_path.parent() {
+            fs::create_dir_all(logs).map_err(RuntimeError::io("create", logs))?;
+        }
+        let bytes = spec
+            .to_record()
+            .encode()
+            .map_err(|error| RuntimeError::StartFailed {
+                reason: "InvalidConfig",
+                message: error.to_string(),
+            })?;
+        let json = serde_json::to_vec(config).map_err(|error| RuntimeError::StartFailed {
+            reason: "InvalidConfig",
+            message: error.to_string(),
+        })?;
+        let created = launch::create(&dir, &bytes, &[(CONFIG, &json)], Durable::Yes)
+            .map_err(RuntimeError::io("create", &dir))?;
+        let Created::Locked(lock) = created else {
+            return Err(RuntimeError::io("create", &dir)(
+                std::io::ErrorKind::AlreadyExists.into(),
+            ));
+        };
+        let execs = dir.join(instance::EXECS);
+        let launched =
+            fs::create_dir(&execs).and_then(|()| launch::launch(&self.program, &dir, &spec, &lock));
+        match launched {
+            Ok(stream) => Ok((id, dir, stream)),
+            Err(error) => {
+                let failed = RuntimeError::io("start a shim in", &dir)(error);
+                Instance::new(dir).remove()?;
+                Err(failed)
+            }
+        }
+    }
+
+    fn load_all(&self) -> Result<Vec<Container>, RuntimeError> {
+        let entries =
+            fs::read_dir(&self.containers).map_err(RuntimeError::io("list", &self.containers))?;
+        let mut found = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(RuntimeError::io("list", &self.containers))?;
+            let Some(id) = entry
+                .file_name()
+                .to_str()
+                .and_then(|name| ContainerId::new(name).ok())
+            else {
+                continue;
+            };
+            match Container::load(&self.containers, &id, &self.boot_id) {
+                Ok(container) => found.extend(container),
+                Err(error) => error!(container = %id, %error, "cannot read a container"),
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Removes what an agent left half made or half removed.
+fn sweep(containers: &Path) {
+    let hidden = |dir: &Path| {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            if entry.file_name().as_encoded_bytes().starts_with(b".") {
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
+    };
+    hidden(containers);
+    for entry in fs::read_dir(containers).into_iter().flatten().flatten() {
+        hidden(&entry.path().join(instance::EXECS));
+    }
+}
+
+fn start_failed(error: StartError) -> RuntimeError {
+    RuntimeError::StartFailed {
+        reason: error.failure.name(),
+        message: error.message,
+    }
+}
+
+fn exit_of(exit: &instance::Exit) -> Exit {
+    let (code, signal, reason) = match exit.ending {
+        Ending::Exited(0) => (0, None, ExitReason::Completed),
+        Ending::Exited(code) => (code, None, ExitReason::Error),
+        Ending::Signaled(signal) => (128 + signal, Some(signal), ExitReason::Error),
+        Ending::TimedOut | Ending::Cancelled => (UNKNOWN_CODE, None, ExitReason::Error),
+        Ending::Unknown => (UNKNOWN_CODE, None, ExitReason::ContainerStatusUnknown),
+    };
+    let (started, finished) = (timestamp(exit.started), timestamp(exit.finished));
+    Exit {
+        code,
+        signal,
+        started,
+        finished,
+        reason,
+    }
+}
+
+fn timestamp(wall: Wall) -> Timestamp {
+    // Every number of nanoseconds in 64 bits is within the years that a timestamp can have.
+    Timestamp::from_nanosecond(i128::from(wall.0)).unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+/// Runs file and process work where it may block. It goes on to its end even when the caller is
+/// dropped.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, RuntimeError> + Send + 'static,
+) -> Result<T, RuntimeError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(error) => Err(RuntimeError::Io {
+                what: "work, because the program is ending, in",
+                path: PathBuf::from("."),
+                source: std::io::Error::other(error),
+            }),
+        },
+    }
+}

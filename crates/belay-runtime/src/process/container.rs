@@ -1,0 +1,301 @@
+//! One container's directory: making it, reading it, and clearing up after a shim that is gone.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use belay_action::{AttemptId, ContainerId};
+use belay_shim::clock::Wall;
+use belay_shim::instance::{self, Durable, Ending, Exit, Started};
+use belay_shim::kill;
+use belay_shim::proc::{ATTEMPT_MARK, CONTAINER_MARK, Membership};
+use belay_shim::spec::{Kind, Spec};
+use belay_shim::{gate, record::Record};
+use tracing::{info, warn};
+
+use super::standing::{Instance, Standing};
+use crate::{ContainerConfig, RuntimeError};
+
+/// The container's configuration, for adoption.
+pub(crate) const CONFIG: &str = "config";
+
+/// Where programs are looked for unless the container says otherwise.
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// One container of the runtime: its directory and what never changes about it.
+#[derive(Debug, Clone)]
+pub(crate) struct Container {
+    pub(crate) id: ContainerId,
+    pub(crate) instance: Instance,
+    pub(crate) config: ContainerConfig,
+    /// It was started on this boot; otherwise it is dead with everything in it.
+    pub(crate) same_boot: bool,
+}
+
+impl Container {
+    /// Reads a container back; `None` when there is none of that ID.
+    pub(crate) fn load(
+        containers: &Path,
+        id: &ContainerId,
+        boot_id: &str,
+    ) -> Result<Option<Self>, RuntimeError> {
+        let dir = containers.join(id.as_str());
+        let path = dir.join(CONFIG);
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && !dir.exists() => {
+                return Ok(None);
+            }
+            Err(error) => return Err(RuntimeError::io("read", &path)(error)),
+        };
+        let config = serde_json::from_slice(&bytes).map_err(|source| RuntimeError::Damaged {
+            path,
+            source: source.into(),
+        })?;
+        let path = dir.join(instance::SPEC);
+        let spec = instance::read(&dir, instance::SPEC)
+            .map_err(RuntimeError::io("read", &path))?
+            .unwrap_or_else(|| Record::parse(b""))
+            .and_then(|record| Spec::from_record(&record))
+            .map_err(RuntimeError::damaged(&path))?;
+        let same_boot = spec.boot_id == boot_id;
+        Ok(Some(Container {
+            id: id.clone(),
+            instance: Instance::new(dir),
+            config,
+            same_boot,
+        }))
+    }
+
+    pub(crate) fn exec(&self, attempt: &AttemptId) -> Instance {
+        Instance::new(
+            self.instance
+                .dir
+                .join(instance::EXECS)
+                .join(attempt.as_str()),
+        )
+    }
+
+    /// Whether an exec may be tried; the shim that starts it looks again.
+    pub(crate) fn is_running(&self) -> Result<bool, RuntimeError> {
+        let standing = self.instance.standing(self.same_boot)?;
+        Ok(matches!(standing, Some(Standing::Running(_))))
+    }
+
+    /// Ends a container that has lost its shim: nothing of it may live on, and its end, of which
+    /// nobody knows more, is recorded. False when somebody else is at it.
+    pub(crate) fn bury(&self, started: Option<&Started>) -> Result<bool, RuntimeError> {
+        let Some(_claim) = self.instance.claim()? else {
+            return Ok(false);
+        };
+        if !matches!(
+            self.instance.claimed_standing(self.same_boot)?,
+            Standing::Abandoned(_)
+        ) {
+            return Ok(false);
+        }
+        let mut survivors = Vec::new();
+        if self.same_boot {
+            let dir = &self.instance.dir;
+            gate::close(dir).map_err(RuntimeError::io("close the gate in", dir))?;
+            let rule = Membership {
+                descendants_of: None,
+                mark: Some((CONTAINER_MARK, self.id.to_string())),
+                execs_of: Some(self.id.to_string()),
+                not_before: started.map_or(0, |started| started.start_time),
+            };
+            survivors = kill::kill_members(&rule, kill::PATIENCE, &mut || ());
+        }
+        warn!(container = %self.id, ?survivors, same_boot = self.same_boot,
+            "the container lost its shim; what it left was killed");
+        record_unknown(&self.instance, started, survivors, Durable::Yes)?;
+        Ok(true)
+    }
+
+    /// The same for an exec.
+    pub(crate) fn bury_exec(
+        &self,
+        attempt: &AttemptId,
+        started: Option<&Started>,
+    ) -> Result<bool, RuntimeError> {
+        let exec = self.exec(attempt);
+        let Some(_claim) = exec.claim()? else {
+            return Ok(false);
+        };
+        if !matches!(
+            exec.claimed_standing(self.same_boot)?,
+            Standing::Abandoned(_)
+        ) {
+            return Ok(false);
+        }
+        let mut survivors = Vec::new();
+        if self.same_boot {
+            let rule = Membership {
+                descendants_of: None,
+                mark: Some((ATTEMPT_MARK, attempt.to_string())),
+                execs_of: None,
+                not_before: started.map_or(0, |started| started.start_time),
+            };
+            survivors = kill::kill_members(&rule, kill::PATIENCE, &mut || ());
+        }
+        info!(container = %self.id, %attempt, ?survivors, "the exec lost its shim");
+        record_unknown(&exec, started, survivors, Durable::No)?;
+        Ok(true)
+    }
+}
+
+fn record_unknown(
+    instance: &Instance,
+    started: Option<&Started>,
+    survivors: Vec<String>,
+    durable: Durable,
+) -> Result<(), RuntimeError> {
+    let now = Wall::now();
+    let exit = Exit {
+        ending: Ending::Unknown,
+        started: started.map_or(now, |started| started.at),
+        finished: now,
+        survivors,
+        output: Vec::new(),
+        output_cut: false,
+    };
+    let path = instance.dir.join(instance::EXIT);
+    let bytes = exit
+        .to_record()
+        .encode()
+        .map_err(RuntimeError::damaged(&path))?;
+    instance::write(&instance.dir, instance::EXIT, &bytes, durable)
+        .map_err(RuntimeError::io("write", &path))
+}
+
+/// What the container's shim is to run.
+pub(crate) fn container_spec(
+    config: &ContainerConfig,
+    id: &ContainerId,
+    boot_id: &str,
+) -> Result<Spec, RuntimeError> {
+    let log = std::path::absolute(&config.log_path)
+        .map_err(RuntimeError::io("resolve", &config.log_path))?;
+    spec(
+        config,
+        id,
+        boot_id,
+        Kind::Container { log },
+        &config.command,
+    )
+}
+
+/// What the shim of one of its execs is to run.
+pub(crate) fn exec_spec(
+    container: &Container,
+    boot_id: &str,
+    attempt: &AttemptId,
+    command: &[String],
+    timeout: Duration,
+) -> Result<Spec, RuntimeError> {
+    let kind = Kind::Exec {
+        attempt: attempt.to_string(),
+        timeout,
+    };
+    spec(&container.config, &container.id, boot_id, kind, command)
+}
+
+fn spec(
+    config: &ContainerConfig,
+    id: &ContainerId,
+    boot_id: &str,
+    kind: Kind,
+    command: &[String],
+) -> Result<Spec, RuntimeError> {
+    let invalid = |message: String| RuntimeError::StartFailed {
+        reason: "InvalidConfig",
+        message,
+    };
+    if command.first().is_none_or(String::is_empty) {
+        return Err(invalid(
+            "there is no command to run; `image` is not used by this runtime".into(),
+        ));
+    }
+    if let Some(arg) = command.iter().find(|arg| arg.contains('\0')) {
+        return Err(invalid(format!(
+            "the argument {arg:?} contains a NUL character"
+        )));
+    }
+    let mut marks = vec![(CONTAINER_MARK.to_owned(), id.to_string())];
+    if let Kind::Exec { attempt, .. } = &kind {
+        marks.push((ATTEMPT_MARK.to_owned(), attempt.clone()));
+    }
+    Ok(Spec {
+        kind,
+        container: id.to_string(),
+        boot_id: boot_id.to_owned(),
+        args: command.iter().map(OsString::from).collect(),
+        env: environment(&config.env, &marks).map_err(invalid)?,
+        working_dir: config.working_dir.clone(),
+        user: config.user,
+        group: config.group,
+    })
+}
+
+/// The environment as the process sees it: of a name given twice the last counts, as in
+/// Kubernetes, and our marks cannot be changed.
+fn environment(
+    env: &[(String, String)],
+    marks: &[(String, String)],
+) -> Result<Vec<OsString>, String> {
+    let path = ("PATH".to_owned(), DEFAULT_PATH.to_owned());
+    let all: Vec<&(String, String)> = [&path].into_iter().chain(env).chain(marks).collect();
+    let mut out = Vec::with_capacity(all.len());
+    for (index, (name, value)) in all.iter().enumerate() {
+        if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
+            return Err(format!("the environment variable {name:?} cannot be set"));
+        }
+        if !all[index + 1..].iter().any(|(later, _)| later == name) {
+            out.push(OsString::from(format!("{name}={value}")));
+        }
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(name: &str, value: &str) -> (String, String) {
+        (name.to_owned(), value.to_owned())
+    }
+
+    #[test]
+    fn the_last_of_a_name_counts_and_marks_cannot_be_changed() {
+        let env = [
+            pair("A", "1"),
+            pair("BELAY_CONTAINER_ID", "x"),
+            pair("A", "2"),
+            pair("B", "="),
+        ];
+        let out = environment(&env, &[pair("BELAY_CONTAINER_ID", "c")]).unwrap();
+        let expected = [
+            &format!("PATH={DEFAULT_PATH}"),
+            "A=2",
+            "B==",
+            "BELAY_CONTAINER_ID=c",
+        ];
+        assert_eq!(out, expected);
+    }
+
+    #[test]
+    fn a_path_of_its_own_replaces_the_default() {
+        assert_eq!(
+            environment(&[pair("PATH", "/x")], &[]).unwrap(),
+            ["PATH=/x"]
+        );
+    }
+
+    #[test]
+    fn names_that_the_kernel_would_misread_are_refused() {
+        for (name, value) in [("", "x"), ("A=B", "x"), ("A\0", "x"), ("A", "\0")] {
+            assert!(environment(&[pair(name, value)], &[]).is_err());
+        }
+    }
+}

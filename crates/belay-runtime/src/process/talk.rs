@@ -1,0 +1,202 @@
+//! Talking with a shim until its instance has come to something.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use belay_shim::control;
+use belay_shim::instance::{self, Exit, StartError, Started};
+use belay_shim::record::{Record, RecordError, take_message};
+use rustix::fs::{Mode, OFlags};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::time::{Instant, sleep};
+
+use super::standing::{Instance, Standing};
+use crate::RuntimeError;
+
+/// How long a shim may hold its lock without being reached. One on its way up takes milliseconds;
+/// one in the middle of killing a stubborn tree takes seconds, but can be connected to.
+const SILENCE: Duration = Duration::from_secs(20);
+
+/// What a shim, or what it left behind, says.
+#[derive(Debug)]
+pub(crate) enum Told {
+    Ended(Exit),
+    /// The first process has ended, and the rest is being killed. Told only where it is wanted.
+    FirstEnded,
+    Failed(StartError),
+    /// It was killed as asked, and its first process would not die.
+    Unkillable(Vec<String>),
+    NeverStarted,
+    Abandoned(Option<Started>),
+    /// There is no such instance (any more).
+    Gone,
+}
+
+/// A conversation about one instance, taken up again as often as the connection breaks.
+#[derive(Debug)]
+pub(crate) struct Talk {
+    instance: Instance,
+    same_boot: bool,
+    link: Option<Link>,
+    kill: bool,
+    first: bool,
+}
+
+impl Talk {
+    pub(crate) fn new(instance: Instance, same_boot: bool) -> Self {
+        Talk {
+            instance,
+            same_boot,
+            link: None,
+            kill: false,
+            first: false,
+        }
+    }
+
+    /// Goes on with the stream that a shim was started with.
+    pub(crate) fn over(mut self, link: Link) -> Self {
+        self.link = Some(link);
+        self
+    }
+
+    /// Wants to be told of the first process's end as well.
+    pub(crate) fn of_first(mut self) -> Self {
+        self.first = true;
+        self
+    }
+
+    /// Asks to kill, now if there is a connection and otherwise as soon as there is one.
+    pub(crate) async fn ask_to_kill(&mut self) {
+        self.kill = true;
+        if let Some(link) = &mut self.link
+            && link.send(control::KILL).await.is_err()
+        {
+            self.link = None;
+        }
+    }
+
+    /// Waits for what comes of the instance. Cancel-safe.
+    pub(crate) async fn told(&mut self) -> Result<Told, RuntimeError> {
+        let mut pause = Duration::from_millis(1);
+        let mut heard = Instant::now();
+        let mut connected = false;
+        loop {
+            if let Some(link) = &mut self.link {
+                let begin = Instant::now();
+                match link.next().await {
+                    Ok(Some(record)) => match understand(&record) {
+                        Ok(Some(Told::FirstEnded)) if !self.first => continue,
+                        Ok(Some(told)) => return Ok(told),
+                        // Something that a newer shim says besides.
+                        Ok(None) => continue,
+                        Err(error) => {
+                            let socket = self.instance.dir.join(instance::CONTROL);
+                            return Err(RuntimeError::damaged(&socket)(error));
+                        }
+                    },
+                    Ok(None) | Err(_) => {
+                        self.link = None;
+                        if begin.elapsed() > Duration::from_secs(1) {
+                            heard = Instant::now();
+                        }
+                    }
+                }
+            }
+            match self.instance.standing(self.same_boot)? {
+                None => return Ok(Told::Gone),
+                Some(Standing::Ended(exit)) => return Ok(Told::Ended(exit)),
+                Some(Standing::Failed(error)) => return Ok(Told::Failed(error)),
+                Some(Standing::NeverStarted) => return Ok(Told::NeverStarted),
+                Some(Standing::Abandoned(started)) => return Ok(Told::Abandoned(started)),
+                // The first time at once, later with a pause before every try.
+                Some(Standing::Running(_)) if !connected => {
+                    connected = true;
+                    self.link = self.connect().await.ok();
+                    continue;
+                }
+                Some(Standing::Running(_) | Standing::Coming) => connected = false,
+            }
+            if heard.elapsed() > SILENCE {
+                return Err(RuntimeError::Silent {
+                    dir: self.instance.dir.clone(),
+                });
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(50));
+        }
+    }
+
+    async fn connect(&self) -> io::Result<Link> {
+        let mut link = Link::connect(&self.instance).await?;
+        link.send(control::WAIT).await?;
+        if self.kill {
+            link.send(control::KILL).await?;
+        }
+        Ok(link)
+    }
+}
+
+/// `None` for a message that is not about the end.
+fn understand(record: &Record) -> Result<Option<Told>, RecordError> {
+    match record.kind.as_str() {
+        Exit::KIND => Exit::from_record(record).map(|exit| Some(Told::Ended(exit))),
+        StartError::KIND => StartError::from_record(record).map(|error| Some(Told::Failed(error))),
+        control::ENDED => Ok(Some(Told::FirstEnded)),
+        control::KILLED => {
+            let survivors = record
+                .all("survivor")
+                .map(|s| String::from_utf8_lossy(s).into_owned());
+            Ok(Some(Told::Unkillable(survivors.collect())))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// A connection to a shim.
+#[derive(Debug)]
+pub(crate) struct Link {
+    stream: UnixStream,
+    incoming: Vec<u8>,
+}
+
+impl Link {
+    pub(crate) fn from_std(stream: std::os::unix::net::UnixStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Ok(Link {
+            stream: UnixStream::from_std(stream)?,
+            incoming: Vec::new(),
+        })
+    }
+
+    /// Through a descriptor of the directory: the path itself may be longer than a socket's
+    /// address can be.
+    async fn connect(instance: &Instance) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(&instance.dir, flags, Mode::empty())?;
+        let path = format!("/proc/self/fd/{}/{}", dir.as_raw_fd(), instance::CONTROL);
+        Ok(Link {
+            stream: UnixStream::connect(path).await?,
+            incoming: Vec::new(),
+        })
+    }
+
+    async fn send(&mut self, kind: &str) -> io::Result<()> {
+        let frame = Record::new(kind).frame().map_err(io::Error::other)?;
+        self.stream.write_all(&frame).await
+    }
+
+    /// The next message; `None` when the shim has closed the connection. Cancel-safe: what has
+    /// arrived stays here.
+    pub(crate) async fn next(&mut self) -> io::Result<Option<Record>> {
+        loop {
+            if let Some(message) = take_message(&mut self.incoming)? {
+                return Ok(Some(message));
+            }
+            if self.stream.read_buf(&mut self.incoming).await? == 0 {
+                return Ok(None);
+            }
+        }
+    }
+}

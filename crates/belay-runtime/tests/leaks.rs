@@ -1,0 +1,63 @@
+//! A thousand execs leave nothing. Alone in its file, because it counts what the process has open.
+
+#![allow(clippy::unwrap_used)]
+
+mod fixture;
+
+use std::sync::Arc;
+
+use belay_action::{Action, Outcome, run};
+use fixture::*;
+use tokio_util::sync::CancellationToken;
+
+fn open_files() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+#[tokio::test]
+async fn a_thousand_execs_leave_no_files_processes_or_directories() {
+    let bench = Bench::new();
+    let (id, target) = bench.sleeper().await;
+    let action = Arc::new(Action::Exec {
+        command: vec!["/bin/sh".into(), "-c".into(), "echo x".into()],
+    });
+    let one = async |number: usize| {
+        let name = attempt(&format!("n{number}"));
+        let cancel = CancellationToken::new();
+        let report = run(&*target, &action, &name, LONG, cancel).await.unwrap();
+        assert_eq!(
+            (report.outcome, report.output.as_str()),
+            (Outcome::Succeeded, "x\n")
+        );
+        target.forget(&name).await;
+    };
+    one(0).await;
+    let before = open_files();
+    let begin = std::time::Instant::now();
+    let mut latencies = Vec::new();
+    for number in 1..=1000 {
+        let begin = std::time::Instant::now();
+        one(number).await;
+        latencies.push(begin.elapsed());
+    }
+    latencies.sort_unstable();
+    println!(
+        "1,000 execs in {:?}, p50 {:?}, p99 {:?}",
+        begin.elapsed(),
+        latencies[500],
+        latencies[990]
+    );
+    assert_eq!(open_files(), before);
+    let execs = bench.container_dir(&id).join("execs");
+    assert_eq!(std::fs::read_dir(execs).unwrap().count(), 0);
+    until("the last shim has ended", || {
+        marked("BELAY_SHIM_OF", id.as_str()).is_empty()
+    })
+    .await;
+    let own = i32::try_from(std::process::id()).unwrap();
+    let children = belay_shim::proc::snapshot().unwrap();
+    assert!(
+        children.iter().all(|process| process.parent != own),
+        "a child is left"
+    );
+}
