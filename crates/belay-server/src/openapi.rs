@@ -107,14 +107,33 @@ fn operation(kind: &Kind, action: &str, parameters: &[&str]) -> Value {
             json!({"name": name, "in": "query", "schema": {"type": of, "uniqueItems": true}})
         })
         .collect();
-    json!({
+    let mut operation = json!({
         "x-kubernetes-action": action,
         "x-kubernetes-group-version-kind": {
             "group": kind.group, "version": kind.version, "kind": kind.kind,
         },
         "parameters": parameters,
         "responses": {"200": {"description": "OK"}},
-    })
+    });
+    if action == "patch" {
+        operation["requestBody"] = patch_body(kind);
+    }
+    operation
+}
+
+/// The patch types a kind takes. kubectl calculates a strategic merge patch from these schemas only
+/// where it finds that type here; otherwise it uses the types it was built with, which do not know
+/// the fields that are ours.
+fn patch_body(kind: &Kind) -> Value {
+    let mut content = Map::new();
+    let patch = json!({"schema": {"type": "object"}});
+    for style in ["application/json-patch+json", "application/merge-patch+json"] {
+        content.insert(style.to_owned(), patch.clone());
+    }
+    if kind.strategic_merge {
+        content.insert("application/strategic-merge-patch+json".to_owned(), patch);
+    }
+    json!({"content": content, "required": true})
 }
 
 #[cfg(test)]
