@@ -75,15 +75,18 @@ fn build(target: &Path) -> anyhow::Result<()> {
             .current_dir(&scratch)
             .env("CGO_ENABLED", "0")
             .env("GOFLAGS", "-mod=mod")
+            // Distributions pin their own version; Kubernetes asks for a newer one by number.
+            .env("GOTOOLCHAIN", "auto")
             .env_remove("GOROOT")
             .output()
             .with_context(|| format!("cannot run {}", go.display()))?;
         anyhow::ensure!(
             output.status.success(),
-            "go {} failed in {}: {}",
+            "go {} failed in {}: {}{}",
             arguments.join(" "),
             scratch.display(),
-            String::from_utf8_lossy(&output.stderr).trim()
+            String::from_utf8_lossy(&output.stderr).trim(),
+            String::from_utf8_lossy(&output.stdout).trim()
         );
         Ok(String::from_utf8(output.stdout)?)
     };
