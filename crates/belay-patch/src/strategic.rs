@@ -24,6 +24,8 @@ mod directive;
 mod list;
 mod order;
 
+use std::collections::HashSet;
+
 use belay_api::decode::MAX_DEPTH;
 use belay_api::schema::{Node, Strategy, Type};
 use serde_json::{Map, Value};
@@ -113,14 +115,14 @@ impl Merger {
         &mut self,
         original: &mut Map<String, Value>,
         name: String,
-        mut change: Value,
+        change: Value,
         node: Node,
     ) -> Result<(), PatchError> {
-        if change.is_null() {
-            original.remove(&name);
-            return Ok(());
-        }
         match (original.get_mut(&name), change) {
+            (_, Value::Null) => {
+                original.remove(&name);
+                Ok(())
+            }
             (Some(Value::Object(fields)), Value::Object(changes)) => self.down(&name, |merger| {
                 let child = merger.child(node, &name)?;
                 merger.object(fields, changes, child)
@@ -129,11 +131,10 @@ impl Merger {
                 let child = merger.list_child(node, &name)?;
                 merger.list(list, changes, child)
             }),
-            (_, other) => {
-                change = other;
-                directive::drop_nulls(&mut change);
-                if directive::remove(&mut change) {
-                    original.insert(name, change);
+            (_, mut value) => {
+                directive::drop_nulls(&mut value);
+                if directive::remove(&mut value) {
+                    original.insert(name, value);
                 } else {
                     original.remove(&name);
                 }
@@ -169,7 +170,8 @@ impl Merger {
                         path: merger.place(),
                     });
                 }
-                list.retain(|element| !values.contains(element));
+                let doomed: HashSet<String> = values.iter().map(order::text).collect();
+                list.retain(|element| !doomed.contains(&order::text(element)));
             }
             Ok(())
         })

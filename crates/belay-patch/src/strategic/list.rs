@@ -1,6 +1,6 @@
 //! Merging lists: as a whole, as sets, or element by element.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::mem::discriminant;
 
 use belay_api::schema::{Node, Strategy};
@@ -25,10 +25,11 @@ impl Merger {
         match self.element_type(original, &patch)? {
             None => Ok(()),
             Some(Elements::Scalars) => {
-                let server = original.clone();
-                original.extend(patch.iter().cloned());
+                let server: Vec<String> = original.iter().map(order::text).collect();
+                let wanted: Vec<String> = patch.iter().map(order::text).collect();
+                original.extend(patch);
                 order::deduplicate(original);
-                order::arrange(original, &patch, &server, Identity::Whole);
+                order::arrange(original, &wanted, &server, Identity::Whole);
                 Ok(())
             }
             Some(Elements::Objects) => {
@@ -67,59 +68,34 @@ impl Merger {
         node: Node,
         key: &'static str,
     ) -> Result<(), PatchError> {
-        let no_key = |merger: &Self| PatchError::NoMergeKey {
-            path: merger.place(),
-            key,
-        };
-        let (mut content, instructions) = self.split(patch)?;
-        let mut doomed = Vec::new();
-        let mut replace = false;
-        for (instruction, element) in instructions {
-            match instruction {
-                Instruction::Delete => match element.get(key) {
-                    Some(value) => doomed.push(order::text(value).into_owned()),
-                    None => return Err(no_key(self)),
-                },
-                Instruction::Replace => replace = true,
-            }
-        }
-        if replace {
-            *original = std::mem::take(&mut content);
-        } else if !doomed.is_empty() {
+        let mut instructed = self.instructions(patch, key)?;
+        if instructed.replace {
+            *original = std::mem::take(&mut instructed.content);
+        } else if !instructed.delete.is_empty() {
             original.retain(|element| {
                 element
                     .get(key)
-                    .is_none_or(|value| !doomed.iter().any(|gone| *gone == order::text(value)))
+                    .is_none_or(|value| !instructed.delete.contains(&order::text(value)))
             });
         }
 
-        let server: Vec<Value> = original.iter().map(|element| only(element, key)).collect();
-        let wanted: Vec<Value> = content.iter().map(|element| only(element, key)).collect();
-        let items = node.items();
+        let server = self.ids(original, key)?;
+        let wanted = self.ids(&instructed.content, key)?;
         let mut places: HashMap<String, usize> = HashMap::new();
-        for (place, element) in original.iter().enumerate() {
-            let value = element.get(key).ok_or_else(|| no_key(self))?;
-            places
-                .entry(order::text(value).into_owned())
-                .or_insert(place);
+        for (place, id) in server.iter().enumerate() {
+            places.entry(id.clone()).or_insert(place);
         }
-        for element in content {
-            let value = element.get(key).ok_or_else(|| no_key(self))?;
-            let id = order::text(value).into_owned();
-            match places.get(&id) {
-                None => {
-                    places.insert(id, original.len());
-                    original.push(element);
-                }
-                Some(place) => {
-                    let (Some(Value::Object(fields)), Value::Object(changes), Some(items)) =
-                        (original.get_mut(*place), element, items)
-                    else {
-                        return Err(PatchError::MixedElements { path: self.place() });
-                    };
-                    let step = format!("[{id}]");
-                    self.at(&step, |merger| merger.object(fields, changes, items))?;
-                }
+        let items = node.items().unwrap_or(node);
+        for (element, id) in instructed.content.into_iter().zip(&wanted) {
+            let Some(place) = places.get(id) else {
+                places.insert(id.clone(), original.len());
+                original.push(element);
+                continue;
+            };
+            if let (Value::Object(fields), Value::Object(changes)) =
+                (&mut original[*place], element)
+            {
+                self.down_to_element(id, |merger| merger.object(fields, changes, items))?;
             }
         }
         order::arrange(original, &wanted, &server, Identity::Key(key));
@@ -127,24 +103,19 @@ impl Merger {
     }
 
     /// Parts the elements of a patch into content and instructions.
-    fn split(
-        &self,
-        patch: Vec<Value>,
-    ) -> Result<(Vec<Value>, Vec<(Instruction, Value)>), PatchError> {
-        let mut content = Vec::new();
-        let mut instructions = Vec::new();
+    fn instructions(&self, patch: Vec<Value>, key: &'static str) -> Result<Instructed, PatchError> {
+        let mut instructed = Instructed::default();
         for mut element in patch {
             let directive = match &mut element {
                 Value::Object(fields) => Directive::take(fields),
                 _ => None,
             };
-            let instruction = match directive {
-                None => {
-                    content.push(element);
-                    continue;
+            match directive {
+                None => instructed.content.push(element),
+                Some(Directive::Delete) => {
+                    instructed.delete.insert(self.id(&element, key)?);
                 }
-                Some(Directive::Delete) => Instruction::Delete,
-                Some(Directive::Replace) => Instruction::Replace,
+                Some(Directive::Replace) => instructed.replace = true,
                 Some(Directive::Merge) => {
                     return Err(PatchError::MergeDirective { path: self.place() });
                 }
@@ -154,20 +125,39 @@ impl Merger {
                         directive,
                     });
                 }
-            };
-            instructions.push((instruction, element));
+            }
         }
-        Ok((content, instructions))
+        Ok(instructed)
+    }
+
+    fn ids(&self, elements: &[Value], key: &'static str) -> Result<Vec<String>, PatchError> {
+        elements
+            .iter()
+            .map(|element| self.id(element, key))
+            .collect()
+    }
+
+    /// By what `element` is told apart.
+    pub(super) fn id(&self, element: &Value, key: &'static str) -> Result<String, PatchError> {
+        match element.get(key) {
+            Some(value) => Ok(order::text(value)),
+            None => Err(PatchError::NoMergeKey {
+                path: self.place(),
+                key,
+            }),
+        }
     }
 
     /// Does `step` with the path led to an element.
-    fn at<T>(
+    fn down_to_element<T>(
         &mut self,
-        element: &str,
+        id: &str,
         step: impl FnOnce(&mut Self) -> Result<T, PatchError>,
     ) -> Result<T, PatchError> {
         let before = self.path.len();
-        self.path.push_str(element);
+        self.path.push('[');
+        self.path.push_str(id);
+        self.path.push(']');
         let result = step(self);
         self.path.truncate(before);
         result
@@ -180,9 +170,14 @@ pub(super) enum Elements {
     Objects,
 }
 
-enum Instruction {
-    Delete,
-    Replace,
+/// A list of a patch, its instructions taken out.
+#[derive(Default)]
+struct Instructed {
+    content: Vec<Value>,
+    /// What is to be deleted, by its key.
+    delete: HashSet<String>,
+    /// Whether the content takes the place of what is there.
+    replace: bool,
 }
 
 /// Whether all values are of one JSON type. Integers and floats are two, and null is none.
@@ -196,13 +191,4 @@ pub(super) fn same_type<'v>(values: impl IntoIterator<Item = &'v Value>) -> bool
         return true;
     };
     !first.is_null() && values.all(|value| kind(value) == kind(first))
-}
-
-/// An element reduced to its key.
-fn only(element: &Value, key: &str) -> Value {
-    let mut map = serde_json::Map::new();
-    if let Some(value) = element.get(key) {
-        map.insert(key.to_owned(), value.clone());
-    }
-    Value::Object(map)
 }

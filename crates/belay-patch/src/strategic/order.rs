@@ -4,9 +4,9 @@
 //! order; and between the two, a server's element stands before the first patched one that it stood
 //! before on the server.
 
-use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
+use belay_api::schema::Node;
 use serde_json::{Map, Value};
 
 use super::directive;
@@ -15,76 +15,73 @@ use super::{Merger, PatchError, is_instruction, merge_key, take_orders};
 
 /// What makes two elements the same.
 #[derive(Clone, Copy)]
-pub(super) enum Identity<'k> {
+pub(super) enum Identity {
     Whole,
-    Key(&'k str),
+    Key(&'static str),
 }
 
-impl Identity<'_> {
-    fn of<'v>(self, element: &'v Value) -> Cow<'v, str> {
+impl Identity {
+    fn of(self, element: &Value) -> String {
         match self {
             Self::Whole => text(element),
-            Self::Key(key) => element.get(key).map_or(Cow::Borrowed(""), text),
+            Self::Key(key) => element.get(key).map(text).unwrap_or_default(),
         }
-    }
-
-    /// The first position of each element of `list`.
-    fn positions(self, list: &[Value]) -> HashMap<Cow<'_, str>, usize> {
-        let mut positions = HashMap::with_capacity(list.len());
-        for (position, element) in list.iter().enumerate() {
-            positions.entry(self.of(element)).or_insert(position);
-        }
-        positions
     }
 }
 
-/// A text by which equal values, and no others, are found: the JSON of the value.
-pub(super) fn text(value: &Value) -> Cow<'_, str> {
-    Cow::Owned(value.to_string())
+/// A text that equal values, and no others, have in common: their JSON.
+pub(super) fn text(value: &Value) -> String {
+    value.to_string()
 }
 
 /// Keeps the first of equal elements.
 pub(super) fn deduplicate(list: &mut Vec<Value>) {
-    let mut seen = std::collections::HashSet::new();
-    list.retain(|element| seen.insert(element.to_string()));
+    let mut seen = HashSet::new();
+    list.retain(|element| seen.insert(text(element)));
+}
+
+/// Where each of `ids` stands first.
+fn positions(ids: &[String]) -> HashMap<&str, usize> {
+    let mut positions = HashMap::with_capacity(ids.len());
+    for (position, id) in ids.iter().enumerate() {
+        positions.entry(&**id).or_insert(position);
+    }
+    positions
 }
 
 /// Brings `list` into order: elements that stand in `wanted` in its order, the others in the order
 /// of `server`, and the two woven together by `server`.
 pub(super) fn arrange(
     list: &mut Vec<Value>,
-    wanted: &[Value],
-    server: &[Value],
-    identity: Identity<'_>,
+    wanted: &[String],
+    server: &[String],
+    identity: Identity,
 ) {
-    let wanted = identity.positions(wanted);
-    let server = identity.positions(server);
-    let mut ordered: Vec<(usize, Option<usize>, Value)> = Vec::new();
-    let mut others: Vec<(usize, Option<usize>, Value)> = Vec::new();
+    let wanted = positions(wanted);
+    let server = positions(server);
+    let mut ordered = Vec::new();
+    let mut others = Vec::new();
     for element in list.drain(..) {
         let id = identity.of(&element);
-        let on_server = server.get(&id).copied();
-        match wanted.get(&id).copied() {
-            Some(position) => ordered.push((position, on_server, element)),
+        let on_server = server.get(&*id).copied();
+        match wanted.get(&*id) {
+            Some(position) => ordered.push((*position, on_server, element)),
             // New and in no order: behind what the server has.
-            None => others.push((on_server.unwrap_or(usize::MAX), on_server, element)),
+            None => others.push((on_server.unwrap_or(usize::MAX), element)),
         }
     }
     ordered.sort_by_key(|(position, ..)| *position);
-    others.sort_by_key(|(position, ..)| *position);
+    others.sort_by_key(|(position, _)| *position);
 
     let mut others = others.into_iter().peekable();
-    for (_, patched_at, patched) in ordered {
-        if let Some(patched_at) = patched_at {
-            while let Some((_, _, element)) =
-                others.next_if(|(_, at, _)| at.is_some_and(|at| at < patched_at))
-            {
-                list.push(element);
-            }
+    for (_, on_server, patched) in ordered {
+        let before = |(position, _): &(usize, Value)| on_server.is_some_and(|at| *position < at);
+        while let Some((_, other)) = others.next_if(before) {
+            list.push(other);
         }
         list.push(patched);
     }
-    list.extend(others.map(|(.., element)| element));
+    list.extend(others.map(|(_, other)| other));
 }
 
 impl Merger {
@@ -93,7 +90,7 @@ impl Merger {
         &mut self,
         original: &mut Map<String, Value>,
         patch: &mut Map<String, Value>,
-        node: super::Node,
+        node: Node,
     ) -> Result<(), PatchError> {
         for (directive, order) in take_orders(patch) {
             let field = match directive::field_of(&directive, directive::ELEMENT_ORDER) {
@@ -111,7 +108,7 @@ impl Merger {
         &mut self,
         original: &mut Map<String, Value>,
         patch: &mut Map<String, Value>,
-        node: super::Node,
+        node: Node,
         field: &str,
         order: Value,
     ) -> Result<(), PatchError> {
@@ -121,16 +118,12 @@ impl Merger {
         let Value::Array(order) = order else {
             return Err(malformed(self));
         };
-        let changes = match patch.get(field) {
+        let changes = match patch.remove(field) {
             None => None,
-            Some(Value::Array(_)) => patch.remove(field),
+            Some(Value::Array(changes)) => Some(changes),
             Some(_) => return Err(malformed(self)),
         };
-        let changes = match changes {
-            Some(Value::Array(changes)) => Some(changes),
-            _ => None,
-        };
-        let mut list = match original.remove(field) {
+        let list = match original.remove(field) {
             None => None,
             Some(Value::Array(list)) => Some(list),
             Some(_) => return Err(malformed(self)),
@@ -144,16 +137,16 @@ impl Merger {
         )?;
 
         let server = list.clone().unwrap_or_default();
-        let merged = match (&mut list, changes) {
+        let merged = match (list, changes) {
             (None, None) => return Ok(()),
-            (Some(list), None) => std::mem::take(list),
+            (Some(list), None) => list,
             (None, Some(mut changes)) => {
                 changes.retain_mut(directive::remove);
                 changes
             }
-            (Some(list), Some(changes)) => {
-                self.list(list, changes, child)?;
-                std::mem::take(list)
+            (Some(mut list), Some(changes)) => {
+                self.list(&mut list, changes, child)?;
+                list
             }
         };
         let merged = self.ordered(merged, ty, &order, &server, key)?;
@@ -172,15 +165,7 @@ impl Merger {
         let identity = match (ty, key) {
             (None, _) => return Ok(merged),
             (Some(Elements::Scalars), None) => Identity::Whole,
-            (Some(Elements::Objects), Some(key)) => {
-                if merged.iter().chain(order).any(|e| e.get(key).is_none()) {
-                    return Err(PatchError::NoMergeKey {
-                        path: self.place(),
-                        key,
-                    });
-                }
-                Identity::Key(key)
-            }
+            (Some(Elements::Objects), Some(key)) => Identity::Key(key),
             (Some(Elements::Objects), None) => {
                 return Err(PatchError::Unkeyed { path: self.place() });
             }
@@ -188,7 +173,13 @@ impl Merger {
                 return Err(PatchError::MixedElements { path: self.place() });
             }
         };
-        arrange(&mut merged, order, server, identity);
+        let ids = |list: &[Value]| -> Result<Vec<String>, PatchError> {
+            list.iter()
+                .map(|element| self.identity(element, key))
+                .collect()
+        };
+        ids(&merged)?;
+        arrange(&mut merged, &ids(order)?, &ids(server)?, identity);
         Ok(merged)
     }
 
@@ -204,12 +195,12 @@ impl Merger {
         }
         let mut order = order.iter();
         for change in changes.iter().filter(|change| !is_instruction(change)) {
-            let id = self.identity_value(change, key)?;
+            let id = self.identity(change, key)?;
             loop {
                 let Some(next) = order.next() else {
                     return Err(PatchError::OrderMismatch { path: self.place() });
                 };
-                if self.identity_value(next, key)? == id {
+                if self.identity(next, key)? == id {
                     break;
                 }
             }
@@ -217,17 +208,11 @@ impl Merger {
         Ok(())
     }
 
-    fn identity_value<'v>(
-        &self,
-        element: &'v Value,
-        key: Option<&'static str>,
-    ) -> Result<&'v Value, PatchError> {
+    /// The whole of a scalar, the key of an object.
+    fn identity(&self, element: &Value, key: Option<&'static str>) -> Result<String, PatchError> {
         match key {
-            None => Ok(element),
-            Some(key) => element.get(key).ok_or_else(|| PatchError::NoMergeKey {
-                path: self.place(),
-                key,
-            }),
+            None => Ok(text(element)),
+            Some(key) => self.id(element, key),
         }
     }
 }
