@@ -111,8 +111,9 @@ proptest! {
 
     #[test]
     fn no_json_patch_panics(doc in any_json(), patch in any_json()) {
-        let _ = json_patch(&mut doc.clone(), &patch);
-        let _ = json_patch(&mut doc.clone(), &json!([patch.clone(), patch]));
+        let mut doc = doc;
+        let _ = json_patch(&mut doc, &patch);
+        let _ = json_patch(&mut doc, &json!([patch.clone(), patch]));
     }
 
     #[test]
@@ -128,7 +129,8 @@ proptest! {
             .into_iter()
             .map(|(op, path, from, value)| json!({"op": op, "path": path, "from": from, "value": value}))
             .collect();
-        let _ = json_patch(&mut doc.clone(), &Value::Array(patch));
+        let mut doc = doc;
+        let _ = json_patch(&mut doc, &Value::Array(patch));
     }
 
     #[test]
