@@ -150,6 +150,16 @@ impl Delivery {
         self.phase == Phase::Over
     }
 
+    /// What is recorded of it now: what the claim names, attempts, and outcomes so far.
+    pub fn record(&self) -> Option<Record> {
+        match &self.phase {
+            Phase::Claiming { record, .. } => Some(record.clone()),
+            Phase::Working { pod_uid, legs, .. } => Some(super::work::record_of(pod_uid, legs)),
+            Phase::Reporting { record, .. } => record.clone(),
+            Phase::Over => None,
+        }
+    }
+
     /// One step. Events that mean nothing in the present state change nothing.
     pub fn next(mut self, event: Event, now: ServerMillis) -> (Delivery, Vec<Effect>) {
         let mut out = Vec::new();

@@ -142,11 +142,11 @@ impl Verdict {
             Verdict::PodTerminating => "the pod is being deleted".to_owned(),
             Verdict::ContainerNotRunning => "the container is not running".to_owned(),
             Verdict::ContainerRestarted { may_have_run: true } => {
-                "the container restarted; the handler may have run in its predecessor".to_owned()
+                "the container ended or restarted; the handler may have run before".to_owned()
             }
             Verdict::ContainerRestarted {
                 may_have_run: false,
-            } => "the container restarted before the handler was started".to_owned(),
+            } => "the container ended or restarted before the handler was started".to_owned(),
             Verdict::Expired => "the deadline passed before the handler was started".to_owned(),
             Verdict::Interrupted => {
                 "the attempt was interrupted and left no trace; the handler may have run".to_owned()

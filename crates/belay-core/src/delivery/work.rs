@@ -326,7 +326,7 @@ fn lost_under(aim: Aim) -> Verdict {
     }
 }
 
-fn record_of(pod_uid: &str, legs: &BTreeMap<String, Leg>) -> Record {
+pub(super) fn record_of(pod_uid: &str, legs: &BTreeMap<String, Leg>) -> Record {
     Record {
         pod_uid: pod_uid.to_owned(),
         entries: legs

@@ -1,0 +1,91 @@
+//! The clocks of a node: its own that never jumps, and what it knows of the server's.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use belay_core::clock::{LocalMillis, Sample, ServerClock, ServerMillis};
+use jiff::Timestamp;
+use rustix::time::{ClockId, clock_gettime};
+
+/// Milliseconds since boot, suspended time included.
+pub(crate) fn boot_millis() -> LocalMillis {
+    let time = clock_gettime(ClockId::Boottime);
+    time.tv_sec
+        .saturating_mul(1000)
+        .saturating_add(time.tv_nsec / 1_000_000)
+}
+
+/// Identity of this boot: times since boot mean nothing under another.
+pub(crate) fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
+        .map(|id| id.trim().to_owned())
+        .unwrap_or_default()
+}
+
+/// The node's wall clock, in milliseconds since the epoch.
+pub(crate) fn wall_millis() -> i64 {
+    Timestamp::now().as_millisecond()
+}
+
+/// The estimate of the server's clock that all tasks share.
+#[derive(Debug, Default)]
+pub(crate) struct Clock {
+    estimate: Mutex<ServerClock>,
+}
+
+impl Clock {
+    /// Takes in an answer: when its request was sent, and its `Date` header.
+    pub(crate) fn observe(&self, sent: LocalMillis, date: &str) {
+        let Ok(date) = jiff::fmt::rfc2822::parse(date) else {
+            return;
+        };
+        let sample = Sample {
+            sent,
+            received: boot_millis(),
+            date_seconds: date.timestamp().as_second(),
+        };
+        self.estimate
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .observe(sample);
+    }
+
+    /// The latest time it can be on the server. Before the first answer the node's own clock has
+    /// to do, which is exact where both run on one machine.
+    pub(crate) fn server_now(&self) -> ServerMillis {
+        self.estimate
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .latest(boot_millis())
+            .unwrap_or_else(wall_millis)
+    }
+
+    /// How long until the server's clock may show `at`.
+    pub(crate) fn until(&self, at: ServerMillis) -> Duration {
+        let left = at.saturating_sub(self.server_now());
+        Duration::from_millis(u64::try_from(left).unwrap_or(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_date_header_of_an_answer_moves_the_estimate() {
+        let clock = Clock::default();
+        clock.observe(boot_millis(), "Tue, 05 Jan 2044 10:00:00 GMT");
+        let at: Timestamp = "2044-01-05T10:00:00Z".parse().unwrap();
+        let ahead = clock.server_now() - at.as_millisecond();
+        assert!((1000..60_000).contains(&ahead), "{ahead}");
+    }
+
+    #[test]
+    fn a_header_that_is_no_date_changes_nothing() {
+        let clock = Clock::default();
+        for rubbish in ["", "yesterday", "Tue, 99 Jan 2044 10:00:00 GMT", "\u{1}"] {
+            clock.observe(boot_millis(), rubbish);
+        }
+        assert!((clock.server_now() - wall_millis()).abs() < 60_000);
+    }
+}

@@ -1,0 +1,35 @@
+//! Points at which a debug build ends itself, so that tests can crash it exactly there.
+//!
+//! `BELAY_CRASH_AT=<point>` in the environment chooses one. Release builds do not look.
+
+/// A notification is known and nothing is on its way.
+pub(crate) const BEFORE_CLAIM: &str = "agent.before-claim";
+/// Claim and journal are durable, nothing has started.
+pub(crate) const AFTER_CLAIM: &str = "agent.after-claim";
+/// The action runs.
+pub(crate) const STARTED: &str = "agent.started";
+/// The action has ended and only the runtime knows.
+pub(crate) const ENDED: &str = "agent.ended";
+/// The outcome is in the journal.
+pub(crate) const RESULT_JOURNALLED: &str = "agent.result-journalled";
+/// The result is on the server and nothing is forgotten yet.
+pub(crate) const AFTER_RESULT: &str = "agent.after-result";
+
+/// Ends the process with SIGKILL if this is the chosen point.
+#[cfg(debug_assertions)]
+pub(crate) fn at(point: &str) {
+    use std::sync::OnceLock;
+    static CHOSEN: OnceLock<Option<String>> = OnceLock::new();
+    let chosen = CHOSEN.get_or_init(|| std::env::var("BELAY_CRASH_AT").ok());
+    if chosen.as_deref() == Some(point) {
+        let _ =
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+        // The signal is on its way to every thread; nothing more may happen in this one.
+        loop {
+            std::thread::park();
+        }
+    }
+}
+
+#[cfg(not(debug_assertions))]
+pub(crate) fn at(_point: &str) {}

@@ -1,0 +1,287 @@
+//! The agent's own HTTPS listener: logs for the server, metrics, health.
+//!
+//! | path | who may |
+//! |---|---|
+//! | `/healthz` | anyone |
+//! | `/metrics` | a client certificate of the server's CA |
+//! | `/containerLogs/NAMESPACE/POD/CONTAINER` | the server itself (`CN=system:belay:server`) |
+
+mod certificate;
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode, header};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use jiff::Timestamp;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+use crate::context::Context;
+use crate::logs::{self, LogError, LogQuery};
+pub(crate) use certificate::{CertificateError, Serving};
+
+/// Who may read logs.
+const SERVER: &str = "system:belay:server";
+/// How long a client may take for its handshake.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// Why the listener could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// The serving certificate.
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
+    /// The address.
+    #[error("cannot listen on {address}: {source}; choose another address")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// The CA of the server.
+    #[error("the server's CA certificate cannot be used: {message}")]
+    Ca {
+        /// Why.
+        message: String,
+    },
+    /// TLS itself.
+    #[error("cannot set up TLS: {0}")]
+    Tls(#[from] rustls::Error),
+}
+
+/// A bound listener that has not begun to serve.
+pub(crate) struct Listener {
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+    /// Where it listens; the port is known even if 0 was asked for.
+    pub(crate) address: SocketAddr,
+    /// Of the serving certificate.
+    pub(crate) fingerprint: String,
+}
+
+impl Listener {
+    pub(crate) async fn bind(
+        address: SocketAddr,
+        data_dir: &Path,
+        names: Vec<String>,
+        server_ca_pem: &str,
+    ) -> Result<Self, ListenError> {
+        let serving = Serving::load_or_make(data_dir, names)?;
+        let fingerprint = serving.fingerprint();
+        let config = tls(serving, server_ca_pem)?;
+        let listener = TcpListener::bind(address)
+            .await
+            .map_err(|source| ListenError::Bind { address, source })?;
+        let address = listener
+            .local_addr()
+            .map_err(|source| ListenError::Bind { address, source })?;
+        Ok(Listener {
+            listener,
+            acceptor: TlsAcceptor::from(Arc::new(config)),
+            address,
+            fingerprint,
+        })
+    }
+
+    /// Serves until `shutdown`.
+    pub(crate) async fn run(self, context: Arc<Context>, shutdown: CancellationToken) {
+        let mut connections = JoinSet::new();
+        loop {
+            let accepted = tokio::select! {
+                () = shutdown.cancelled() => break,
+                Some(_) = connections.join_next() => continue,
+                accepted = self.listener.accept() => accepted,
+            };
+            match accepted {
+                Ok((stream, peer)) => {
+                    let (acceptor, context) = (self.acceptor.clone(), Arc::clone(&context));
+                    connections.spawn(async move {
+                        if let Err(error) = connection(acceptor, context, stream).await {
+                            debug!(%peer, %error, "a connection ended with an error");
+                        }
+                    });
+                }
+                Err(error) => {
+                    // Out of file descriptors, most likely: others have to end first.
+                    warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+        // Log streams may be endless; they end with the agent.
+        connections.shutdown().await;
+    }
+}
+
+fn tls(serving: Serving, server_ca_pem: &str) -> Result<ServerConfig, ListenError> {
+    let ca = |message: String| ListenError::Ca { message };
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(server_ca_pem.as_bytes()) {
+        let certificate = certificate.map_err(|error| ca(error.to_string()))?;
+        roots
+            .add(certificate)
+            .map_err(|error| ca(error.to_string()))?;
+    }
+    if roots.is_empty() {
+        return Err(ca("there is no certificate in it".to_owned()));
+    }
+    let verifier =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+            .allow_unauthenticated()
+            .build()
+            .map_err(|error| ca(error.to_string()))?;
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(vec![serving.certificate], serving.key)?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+/// Who is at the other end, as far as a verified certificate tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Peer {
+    Unknown,
+    Certified { common_name: String },
+}
+
+fn peer(certificates: Option<&[CertificateDer<'_>]>) -> Peer {
+    let Some(certificate) = certificates.and_then(<[_]>::first) else {
+        return Peer::Unknown;
+    };
+    let common_name = x509_parser::parse_x509_certificate(certificate)
+        .ok()
+        .and_then(|(_, parsed)| {
+            let mut names = parsed.subject().iter_common_name();
+            let name = names
+                .next()
+                .and_then(|name| name.as_str().ok().map(str::to_owned));
+            // Two names are no name.
+            names.next().is_none().then_some(name).flatten()
+        })
+        .unwrap_or_default();
+    Peer::Certified { common_name }
+}
+
+async fn connection(
+    acceptor: TlsAcceptor,
+    context: Arc<Context>,
+    stream: TcpStream,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let stream = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await??;
+    let peer = peer(stream.get_ref().1.peer_certificates());
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (context, peer) = (Arc::clone(&context), peer.clone());
+        async move { Ok::<_, Infallible>(answer(context, &peer, &request).await) }
+    });
+    hyper_util::server::conn::auto::Builder::new(TokioExecutor::new())
+        .serve_connection(TokioIo::new(stream), service)
+        .await
+}
+
+type Answer = Response<BoxBody<Bytes, io::Error>>;
+
+fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
+    let body = Full::new(body.into())
+        .map_err(|never| match never {})
+        .boxed();
+    let mut answer = Response::new(body);
+    *answer.status_mut() = status;
+    let plain = header::HeaderValue::from_static("text/plain; charset=utf-8");
+    answer.headers_mut().insert(header::CONTENT_TYPE, plain);
+    answer
+}
+
+async fn answer(context: Arc<Context>, peer: &Peer, request: &Request<Incoming>) -> Answer {
+    let path = request.uri().path();
+    if request.method() != Method::GET {
+        return text(StatusCode::METHOD_NOT_ALLOWED, "only GET is known here\n");
+    }
+    match path {
+        "/healthz" => return text(StatusCode::OK, "ok"),
+        "/metrics" => {
+            return match peer {
+                Peer::Certified { .. } => text(StatusCode::OK, context.metrics.text()),
+                Peer::Unknown => text(StatusCode::UNAUTHORIZED, "a client certificate is needed\n"),
+            };
+        }
+        _ => {}
+    }
+    let Some(rest) = path.strip_prefix("/containerLogs/") else {
+        return text(StatusCode::NOT_FOUND, "there is nothing here\n");
+    };
+    match peer {
+        Peer::Unknown => return text(StatusCode::UNAUTHORIZED, "a client certificate is needed\n"),
+        Peer::Certified { common_name } if common_name != SERVER => {
+            return text(
+                StatusCode::FORBIDDEN,
+                "only the API server may read logs here\n",
+            );
+        }
+        Peer::Certified { .. } => {}
+    }
+    let parts: Vec<&str> = rest.split('/').collect();
+    let [namespace, pod, container] = parts[..] else {
+        return text(
+            StatusCode::NOT_FOUND,
+            "expected /containerLogs/NAMESPACE/POD/CONTAINER\n",
+        );
+    };
+    let query = match LogQuery::parse(request.uri().query().unwrap_or_default()) {
+        Ok(query) => query,
+        Err(error) => return text(StatusCode::BAD_REQUEST, error.to_string()),
+    };
+    log(context, namespace, pod, container, query).await
+}
+
+async fn log(
+    context: Arc<Context>,
+    namespace: &str,
+    pod: &str,
+    container: &str,
+    query: LogQuery,
+) -> Answer {
+    let opened = match logs::find(&context, namespace, pod, container, query.previous) {
+        Ok(source) => logs::read(context, source, query, Timestamp::now()).await,
+        Err(error) => Err(error),
+    };
+    match opened {
+        Ok(mut pieces) => {
+            let stream = futures::stream::poll_fn(move |cx| pieces.poll_recv(cx));
+            let frames = futures::stream::StreamExt::map(stream, |piece| piece.map(Frame::data));
+            let mut answer = Response::new(StreamBody::new(frames).boxed());
+            let plain = header::HeaderValue::from_static("text/plain; charset=utf-8");
+            answer.headers_mut().insert(header::CONTENT_TYPE, plain);
+            answer
+        }
+        Err(error) => {
+            let status = match &error {
+                LogError::NoPod { .. } => StatusCode::NOT_FOUND,
+                LogError::NoContainer { .. }
+                | LogError::NotStarted { .. }
+                | LogError::NoPrevious { .. } => StatusCode::BAD_REQUEST,
+                LogError::Io { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+            };
+            text(status, error.to_string())
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Notifications for the pods of this node: one driver for each that is under way.
+//!
+//! ```text
+//!   watch of podnotifications with status.nodeName = this node     journal, at the start
+//!        |  by UID                                                        |
+//!        v                                                                v
+//!     Driver (one task each)  <--- machine in belay-core ---> claim, journal, actions, result
+//! ```
+//!
+//! **Invariant:** one driver per UID at a time, and none after its end: a watch that lags may still
+//! tell of the claim when the result is long written, and must not start the delivery anew.
+
+mod action;
+mod driver;
+mod handler;
+mod status;
+mod write;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use belay_api::notification::PodNotification;
+use futures::stream::StreamExt as _;
+use kube::Api;
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, Event, watcher};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use driver::{Driver, Notice};
+
+use crate::context::Context;
+use crate::journal::Started;
+
+/// Delivers the node's notifications until `shutdown`.
+pub(crate) async fn run(context: Arc<Context>, shutdown: CancellationToken) {
+    // Which containers run has to be known before anything is claimed or given up.
+    tokio::select! {
+        () = shutdown.cancelled() => return,
+        () = context.pods.until_listed() => {}
+    }
+    let mut notifications = Notifications {
+        context: Arc::clone(&context),
+        active: HashMap::new(),
+        ended: HashSet::new(),
+        tasks: JoinSet::new(),
+        listing: HashSet::new(),
+        shutdown: shutdown.clone(),
+    };
+    let api: Api<PodNotification> = Api::all(context.client.clone());
+    let selector =
+        watcher::Config::default().fields(&format!("status.nodeName={}", context.node_name));
+    let mut events = std::pin::pin!(watcher(api, selector).default_backoff());
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => break,
+            event = events.next() => match event {
+                Some(Ok(event)) => notifications.event(event),
+                Some(Err(error)) => {
+                    warn!(%error, "the watch of notifications was interrupted; it is resumed");
+                }
+                None => break,
+            },
+            Some(ended) = notifications.tasks.join_next() => match ended {
+                Ok(uid) => notifications.over(uid),
+                Err(error) => warn!(%error, "a delivery failed"),
+            },
+        }
+    }
+    while notifications.tasks.join_next().await.is_some() {}
+}
+
+/// A delivery under way.
+struct Active {
+    notices: mpsc::UnboundedSender<Notice>,
+    /// Whether the watch has shown its end.
+    end_seen: bool,
+}
+
+struct Notifications {
+    context: Arc<Context>,
+    active: HashMap<String, Active>,
+    /// Ended here, and the watch has not caught up.
+    ended: HashSet<String>,
+    tasks: JoinSet<String>,
+    /// Seen in the list that is being read.
+    listing: HashSet<String>,
+    shutdown: CancellationToken,
+}
+
+impl Notifications {
+    fn event(&mut self, event: Event<PodNotification>) {
+        match event {
+            Event::Init => self.listing.clear(),
+            Event::InitApply(object) => {
+                self.listing.insert(uid(&object).to_owned());
+                self.seen(object);
+            }
+            Event::InitDone => self.listed(),
+            Event::Apply(object) => self.seen(object),
+            Event::Delete(object) => self.gone(uid(&object)),
+        }
+    }
+
+    fn seen(&mut self, object: PodNotification) {
+        let uid = uid(&object).to_owned();
+        let is_final = object.state().is_final();
+        if let Some(active) = self.active.get_mut(&uid) {
+            active.end_seen |= is_final;
+            // A driver that has just ended needs no notice.
+            let _ = active.notices.send(Notice::Seen(Box::new(object)));
+            return;
+        }
+        if self.ended.contains(&uid) {
+            if is_final {
+                self.ended.remove(&uid);
+            }
+            return;
+        }
+        // What is final concerns this node only if something of it is left here.
+        if is_final && self.context.journal.notification(&uid).is_none() {
+            return;
+        }
+        let about = driver::about(&object);
+        self.spawn(about, Some(Box::new(object)), is_final);
+    }
+
+    fn gone(&mut self, uid: &str) {
+        self.ended.remove(uid);
+        if let Some(active) = self.active.get_mut(uid) {
+            active.end_seen = true;
+            let _ = active.notices.send(Notice::Gone);
+        }
+    }
+
+    /// A complete list has been read: what is not in it is gone.
+    fn listed(&mut self) {
+        let missing: Vec<String> = self
+            .active
+            .keys()
+            .chain(&self.ended)
+            .filter(|uid| !self.listing.contains(*uid))
+            .cloned()
+            .collect();
+        for uid in missing {
+            self.gone(&uid);
+        }
+        for started in self.context.journal.notifications() {
+            let known = self.listing.contains(&started.uid)
+                || self.active.contains_key(&started.uid)
+                || self.ended.contains(&started.uid);
+            if !known {
+                self.spawn(started, None, true);
+            }
+        }
+    }
+
+    fn spawn(&mut self, about: Started, object: Option<Box<PodNotification>>, end_seen: bool) {
+        let uid = about.uid.clone();
+        let (notices, inbox) = mpsc::unbounded_channel();
+        let driver = Driver::new(Arc::clone(&self.context), about, object);
+        self.active
+            .insert(uid.clone(), Active { notices, end_seen });
+        let shutdown = self.shutdown.clone();
+        self.tasks.spawn(async move {
+            driver.run(inbox, shutdown).await;
+            uid
+        });
+    }
+
+    fn over(&mut self, uid: String) {
+        if self
+            .active
+            .remove(&uid)
+            .is_some_and(|active| !active.end_seen)
+        {
+            self.ended.insert(uid);
+        }
+    }
+}
+
+fn uid(object: &PodNotification) -> &str {
+    object.metadata.uid.as_deref().unwrap_or_default()
+}

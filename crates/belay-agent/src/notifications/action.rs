@@ -1,0 +1,410 @@
+//! Starting, finding and following one container's action.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use belay_action::{
+    Action, AttemptId, ContainerId, Disposition, ExecRequest, Found, OVERDUE, Report, Running,
+    Target, TargetError,
+};
+use belay_core::delivery::{Outcome, Trace, Verdict};
+use belay_runtime::{ContainerStatus, RuntimeError};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+use super::handler::Handler;
+use crate::clock::wall_millis;
+use crate::context::Context;
+use crate::crash;
+
+/// What an action came to, or what is known of it.
+pub(crate) enum Came {
+    /// Nothing was started.
+    Refused(Verdict),
+    /// It ended.
+    Ended(Outcome),
+    /// It was started, and is gone without a trace.
+    Lost { same_incarnation: bool },
+}
+
+/// What a look into the runtime found.
+pub(crate) struct Sight {
+    pub(crate) trace: Trace,
+    pub(crate) same_incarnation: bool,
+    /// To be followed, if it runs.
+    pub(crate) running: Option<Box<dyn Running>>,
+}
+
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// Whether this incarnation still runs. A runtime that cannot tell is asked again.
+async fn runs(context: &Context, id: &ContainerId) -> bool {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        match context.runtime.state(id).await {
+            Ok(state) => return matches!(state.status, ContainerStatus::Running { .. }),
+            Err(RuntimeError::NotFound { .. }) => return false,
+            Err(error) => warn!(container = %id, %error, "its state cannot be read; trying again"),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// Looks an attempt up.
+///
+/// Asked until there is an answer: calling an attempt lost because the runtime did not answer could
+/// run it twice.
+pub(crate) async fn find(
+    context: &Context,
+    id: &ContainerId,
+    attempt: &AttemptId,
+    handler: Option<&Handler>,
+    traceable: bool,
+) -> Sight {
+    let mut pause = FIRST_PAUSE;
+    let found = loop {
+        if !traceable {
+            break Found::Lost;
+        }
+        let found = match context.runtime.target(id).await {
+            Ok(target) => target
+                .find(attempt)
+                .await
+                .map_err(|error| error.to_string()),
+            // Its records are gone with it.
+            Err(RuntimeError::NotFound { .. }) => break Found::Lost,
+            Err(error) => Err(error.to_string()),
+        };
+        match found {
+            Ok(found) => break found,
+            Err(error) => warn!(%attempt, error, "an attempt cannot be looked up; trying again"),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    };
+    debug!(%attempt, container = %id, ?found, "looked up");
+    let (trace, running) = match found {
+        Found::NeverStarted => (Trace::NeverStarted, None),
+        Found::Running(running) => (Trace::Running, Some(running)),
+        Found::Ended(report) => (Trace::Ended(outcome(report, handler)), None),
+        Found::Lost => (Trace::Lost, None),
+    };
+    Sight {
+        trace,
+        same_incarnation: runs(context, id).await,
+        running,
+    }
+}
+
+/// Starts an action and waits for its end.
+pub(crate) async fn run(
+    context: &Context,
+    id: &ContainerId,
+    attempt: &AttemptId,
+    handler: &Handler,
+    cancel: CancellationToken,
+) -> Came {
+    let target = match context.runtime.target(id).await {
+        Ok(target) => target,
+        Err(RuntimeError::NotFound { .. }) => return Came::Refused(restarted()),
+        Err(error) => {
+            return Came::Refused(Verdict::Runtime {
+                message: error.to_string(),
+            });
+        }
+    };
+    let came = match &handler.action {
+        Action::Exec { command } => exec(context, &target, command, attempt, handler, cancel).await,
+        Action::Signal(signal) => send(context, &target, *signal, handler.timeout).await,
+    };
+    crash::at(crash::ENDED);
+    came
+}
+
+async fn exec(
+    context: &Context,
+    target: &Arc<dyn Target>,
+    command: &[String],
+    attempt: &AttemptId,
+    handler: &Handler,
+    cancel: CancellationToken,
+) -> Came {
+    let request = ExecRequest {
+        attempt: attempt.clone(),
+        command: command.to_vec(),
+        timeout: handler.timeout,
+    };
+    match target.start(&request).await {
+        Ok(running) => {
+            crash::at(crash::STARTED);
+            follow(context, target, running, attempt, Some(handler), cancel).await
+        }
+        Err(TargetError::NotRunning { .. } | TargetError::Restarted { .. }) => {
+            Came::Refused(restarted())
+        }
+        Err(error @ TargetError::Unsupported { .. }) => Came::Refused(Verdict::Runtime {
+            message: error.to_string(),
+        }),
+        Err(
+            error @ (TargetError::Exists { .. }
+            | TargetError::Lost { .. }
+            | TargetError::Runtime { .. }),
+        ) => {
+            // Whether it was started is not known: the runtime's record decides.
+            let message = causes(&error);
+            warn!(%attempt, message, "a start went wrong; looking what came of it");
+            look(
+                context,
+                target,
+                attempt,
+                Some(handler),
+                cancel,
+                Some(message),
+            )
+            .await
+        }
+    }
+}
+
+/// Follows an attempt to its end.
+pub(crate) async fn follow(
+    context: &Context,
+    target: &Arc<dyn Target>,
+    running: Box<dyn Running>,
+    attempt: &AttemptId,
+    handler: Option<&Handler>,
+    cancel: CancellationToken,
+) -> Came {
+    match wait(running, handler, cancel.clone()).await {
+        Ok(report) => Came::Ended(outcome(report, handler)),
+        Err(TargetError::Lost { .. }) => {
+            let same_incarnation = runs(context, &target.incarnation().id).await;
+            Came::Lost { same_incarnation }
+        }
+        Err(error) => {
+            warn!(%attempt, message = causes(&error), "an attempt was lost sight of; looking for it");
+            look(context, target, attempt, handler, cancel, None).await
+        }
+    }
+}
+
+/// The runtime keeps the timeout; this is only for a runtime that does not answer.
+async fn wait(
+    running: Box<dyn Running>,
+    handler: Option<&Handler>,
+    cancel: CancellationToken,
+) -> Result<Report, TargetError> {
+    let resumed = belay_action::resume(running, cancel);
+    match handler.and_then(|handler| handler.timeout.checked_add(OVERDUE)) {
+        None => resumed.await,
+        Some(limit) => tokio::time::timeout(limit, resumed)
+            .await
+            .unwrap_or_else(|_| {
+                Err(TargetError::Runtime {
+                    what: "tell the outcome of an attempt".to_owned(),
+                    source: format!("no answer {} s after its start", limit.as_secs()).into(),
+                })
+            }),
+    }
+}
+
+/// Looks for an attempt until its end is known, or it is known to have none.
+async fn look(
+    context: &Context,
+    target: &Arc<dyn Target>,
+    attempt: &AttemptId,
+    handler: Option<&Handler>,
+    cancel: CancellationToken,
+    start_error: Option<String>,
+) -> Came {
+    let id = &target.incarnation().id;
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let sight = find(context, id, attempt, handler, true).await;
+        let same_incarnation = sight.same_incarnation;
+        match (sight.trace, sight.running) {
+            (Trace::Ended(outcome), _) => return Came::Ended(outcome),
+            (Trace::NeverStarted, _) => {
+                return match &start_error {
+                    Some(message) if same_incarnation => Came::Refused(Verdict::Runtime {
+                        message: message.clone(),
+                    }),
+                    Some(_) => Came::Refused(restarted()),
+                    None => Came::Lost { same_incarnation },
+                };
+            }
+            (Trace::Lost, _) | (Trace::Running, None) => return Came::Lost { same_incarnation },
+            (Trace::Running, Some(running)) => match wait(running, handler, cancel.clone()).await {
+                Ok(report) => return Came::Ended(outcome(report, handler)),
+                Err(TargetError::Lost { .. }) => {
+                    return Came::Lost {
+                        same_incarnation: runs(context, id).await,
+                    };
+                }
+                Err(error) => warn!(%attempt, message = causes(&error), "lost sight of again"),
+            },
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+async fn send(
+    context: &Context,
+    target: &Arc<dyn Target>,
+    signal: belay_api::signal::Signal,
+    timeout: Duration,
+) -> Came {
+    if !target.capabilities().signal {
+        let message = format!("the {} runtime cannot send signals", context.runtime.name());
+        return Came::Refused(Verdict::Runtime { message });
+    }
+    // Read before sending: afterwards the process may be gone.
+    let handled = match target.disposition(signal).await {
+        Ok(disposition) => Some(disposition == Disposition::Handled),
+        Err(TargetError::NotRunning { .. } | TargetError::Restarted { .. }) => {
+            return Came::Refused(restarted());
+        }
+        Err(error) => {
+            debug!(%error, "cannot tell whether the signal is handled");
+            None
+        }
+    };
+    let started = wall_millis();
+    let verdict = match tokio::time::timeout(timeout, target.signal(signal)).await {
+        Ok(Ok(())) => Verdict::Succeeded,
+        Ok(Err(TargetError::NotRunning { .. } | TargetError::Restarted { .. })) => {
+            return Came::Refused(restarted());
+        }
+        Ok(Err(error)) => Verdict::Runtime {
+            message: causes(&error),
+        },
+        Err(_) => Verdict::TimedOut {
+            seconds: timeout.as_secs(),
+            survivors: Vec::new(),
+        },
+    };
+    crash::at(crash::STARTED);
+    Came::Ended(Outcome {
+        verdict,
+        started: Some(started),
+        finished: wall_millis(),
+        output: String::new(),
+        signal_handled: handled,
+    })
+}
+
+/// The machine knows whether an earlier attempt may have run.
+fn restarted() -> Verdict {
+    Verdict::ContainerRestarted {
+        may_have_run: false,
+    }
+}
+
+/// From the runtime's report to what is recorded.
+fn outcome(report: Report, handler: Option<&Handler>) -> Outcome {
+    use belay_action::Outcome as Came;
+    let seconds = handler.map_or_else(
+        || u64::try_from(report.finished.duration_since(report.started).as_secs()).unwrap_or(0),
+        |handler| handler.timeout.as_secs(),
+    );
+    let verdict = match report.outcome {
+        Came::Succeeded => Verdict::Succeeded,
+        Came::Exited { code } => Verdict::Exited { code },
+        Came::Signaled { signal } => Verdict::Signaled { signal },
+        Came::TimedOut => Verdict::TimedOut {
+            seconds,
+            survivors: report.survivors,
+        },
+        Came::Cancelled => Verdict::Cancelled {
+            survivors: report.survivors,
+        },
+        Came::StartFailed { message } => Verdict::StartFailed { message },
+    };
+    // What may not be shown is not kept either; without its handler nobody knows whether it may.
+    let shown = handler.is_some_and(|handler| handler.output);
+    Outcome {
+        verdict,
+        started: Some(report.started.as_millisecond()),
+        finished: report.finished.as_millisecond(),
+        output: if shown { report.output } else { String::new() },
+        signal_handled: None,
+    }
+}
+
+fn causes(error: &TargetError) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use belay_action::Outcome as Raw;
+    use jiff::Timestamp;
+
+    fn report(outcome: Raw) -> Report {
+        let mut report = Report::new(
+            outcome,
+            Timestamp::from_second(5).unwrap(),
+            Timestamp::from_second(8).unwrap(),
+        );
+        report.output = "secret".into();
+        report.survivors = vec!["7 (dd)".into()];
+        report
+    }
+
+    fn handler(output: bool) -> Handler {
+        Handler {
+            action: Action::Exec {
+                command: vec!["x".into()],
+            },
+            timeout: Duration::from_secs(2),
+            output,
+        }
+    }
+
+    #[test]
+    fn every_end_of_a_process_has_its_verdict() {
+        let survivors = vec!["7 (dd)".to_owned()];
+        let table = [
+            (Raw::Succeeded, Verdict::Succeeded),
+            (Raw::Exited { code: 3 }, Verdict::Exited { code: 3 }),
+            (Raw::Signaled { signal: 9 }, Verdict::Signaled { signal: 9 }),
+            (
+                Raw::TimedOut,
+                Verdict::TimedOut {
+                    seconds: 2,
+                    survivors: survivors.clone(),
+                },
+            ),
+            (Raw::Cancelled, Verdict::Cancelled { survivors }),
+            (
+                Raw::StartFailed {
+                    message: "no".into(),
+                },
+                Verdict::StartFailed {
+                    message: "no".into(),
+                },
+            ),
+        ];
+        for (raw, verdict) in table {
+            let outcome = outcome(report(raw), Some(&handler(true)));
+            assert_eq!(outcome.verdict, verdict);
+            assert_eq!((outcome.started, outcome.finished), (Some(5000), 8000));
+            assert_eq!(outcome.output, "secret");
+        }
+    }
+
+    #[test]
+    fn output_that_may_not_be_shown_is_not_kept() {
+        assert_eq!(
+            outcome(report(Raw::Succeeded), Some(&handler(false))).output,
+            ""
+        );
+    }
+}

@@ -1,0 +1,125 @@
+//! What a pod declares for a notifier, as far as this agent can do it. Pure.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use belay_action::Action;
+use belay_api::pod::{ContainerNotifier, NotifierAction, NotifierError, NotifierOutput, Pod};
+use belay_api::signal::Signal;
+use belay_core::delivery::{Entry, Outlook, Record, Verdict};
+
+use crate::pods::PodView;
+
+/// One container's handler.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Handler {
+    pub(crate) action: Action,
+    pub(crate) timeout: Duration,
+    /// Whether the output may be shown in the status.
+    pub(crate) output: bool,
+}
+
+/// The handlers of a notifier by container; none where the pod is not known any more.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Handlers(BTreeMap<String, Handler>);
+
+impl Handlers {
+    /// Reads them from a pod. What cannot be read, or cannot be done, is an error for all.
+    pub(crate) fn of(pod: &Pod, notifier: &str) -> Result<Self, String> {
+        let declarations = pod.declarations(notifier).map_err(|error| causes(&error))?;
+        let mut handlers = BTreeMap::new();
+        for (container, declared) in declarations {
+            handlers.insert(container.to_owned(), handler(container, &declared)?);
+        }
+        Ok(Handlers(handlers))
+    }
+
+    pub(crate) fn get(&self, container: &str) -> Option<&Handler> {
+        self.0.get(container)
+    }
+
+    /// Whether the runtime remembers attempts of this container's action. Where the handler is not
+    /// known it is worth asking.
+    pub(crate) fn traceable(&self, container: &str) -> bool {
+        match self.0.get(container).map(|handler| &handler.action) {
+            Some(Action::Signal(_)) => false,
+            Some(Action::Exec { .. }) | None => true,
+        }
+    }
+
+    /// The signal that this container is sent.
+    pub(crate) fn signal(&self, container: &str) -> Option<Signal> {
+        match &self.0.get(container)?.action {
+            Action::Signal(signal) => Some(*signal),
+            Action::Exec { .. } => None,
+        }
+    }
+}
+
+fn handler(container: &str, declared: &ContainerNotifier) -> Result<Handler, String> {
+    let refuse = |what: &str| {
+        format!(
+            "notifier \"{}\" of container \"{container}\" has {what}, which this agent cannot do yet; nothing was run",
+            declared.name
+        )
+    };
+    // Doing half of it would leave something held, or call something verified that is not.
+    if declared.holds() {
+        return Err(refuse("an undo or a hold"));
+    }
+    if declared.probe.is_some() {
+        return Err(refuse("a probe"));
+    }
+    let action = match declared.action().map_err(|error| causes(&error))? {
+        NotifierAction::Exec(command) => Action::Exec { command },
+        NotifierAction::Signal(signal) => Action::Signal(signal),
+    };
+    Ok(Handler {
+        action,
+        timeout: declared.timeout(),
+        output: declared.output.unwrap_or_default() == NotifierOutput::Tail,
+    })
+}
+
+fn causes(error: &NotifierError) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
+}
+
+/// What a fresh claim would be for.
+pub(crate) fn outlook(view: Option<&PodView>, handlers: &Result<Handlers, String>) -> Outlook {
+    let Some(view) = view else {
+        return Outlook::Refuse(Verdict::PodNotFound);
+    };
+    if view.pod.is_terminating() {
+        return Outlook::Refuse(Verdict::PodTerminating);
+    }
+    let handlers = match handlers {
+        Ok(handlers) => handlers,
+        Err(message) => {
+            return Outlook::Refuse(Verdict::Runtime {
+                message: message.clone(),
+            });
+        }
+    };
+    if handlers.0.is_empty() {
+        return Outlook::NothingDeclared;
+    }
+    let entries = handlers
+        .0
+        .keys()
+        .map(|container| {
+            let id = view.running(container).map(|id| id.as_str().to_owned());
+            (
+                container.clone(),
+                Entry::planned(id, handlers.traceable(container)),
+            )
+        })
+        .collect();
+    Outlook::Run(Record {
+        pod_uid: view.pod.uid().to_owned(),
+        entries,
+    })
+}

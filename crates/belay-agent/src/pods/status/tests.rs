@@ -1,0 +1,292 @@
+use super::*;
+use crate::pods::waiting::Waiting;
+use belay_action::ContainerId;
+use belay_runtime::{Exit, ExitReason};
+use serde_json::json;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn pod(policy: &str, init: &[&str], main: &[&str]) -> Pod {
+    let list = |names: &[&str]| {
+        names
+            .iter()
+            .map(|n| json!({"name": n, "image": "img"}))
+            .collect::<Vec<_>>()
+    };
+    serde_json::from_value(json!({
+        "metadata": {"name": "p", "namespace": "ns", "uid": "u", "generation": 2},
+        "spec": {"restartPolicy": policy, "initContainers": list(init), "containers": list(main)},
+        "status": {"phase": "Pending", "qosClass": "BestEffort"},
+    }))
+    .unwrap()
+}
+
+fn instance(count: u32, code: Option<i32>) -> Instance {
+    Instance {
+        id: ContainerId::new(format!("c{count}")).unwrap(),
+        restart_count: count,
+        started: at(10),
+        exit: code.map(|code| Exit {
+            code,
+            signal: None,
+            started: at(10),
+            finished: at(20),
+            reason: if code == 0 {
+                ExitReason::Completed
+            } else {
+                ExitReason::Error
+            },
+        }),
+    }
+}
+
+fn known(list: &[(&str, u32, Option<i32>)]) -> BTreeMap<String, Tracked> {
+    list.iter()
+        .map(|(name, count, code)| {
+            let mut tracked = Tracked::default();
+            for n in 0..*count {
+                tracked.started(instance(n, Some(1)));
+            }
+            tracked.started(instance(*count, *code));
+            ((*name).to_owned(), tracked)
+        })
+        .collect()
+}
+
+fn node<'a>() -> Node<'a> {
+    Node {
+        address: "192.0.2.7",
+        runtime: "process",
+        gates: FeatureGates::default(),
+    }
+}
+
+fn build(pod: &Pod, tracked: &BTreeMap<String, Tracked>, over: bool) -> PodStatus {
+    let plan = super::super::plan::plan(pod, tracked, &BTreeMap::new(), at(1_000));
+    let before = pod.status.clone().unwrap_or_default();
+    status(pod, &before, tracked, &plan, node(), over, at(1_000))
+}
+
+#[test]
+fn the_phase_follows_from_policy_and_containers() {
+    let table: [(&str, Vec<(&str, u32, Option<i32>)>, &str); 12] = [
+        ("Always", vec![], "Pending"),
+        ("Always", vec![("a", 0, None)], "Pending"),
+        ("Always", vec![("a", 0, None), ("b", 0, None)], "Running"),
+        (
+            "Always",
+            vec![("a", 0, Some(0)), ("b", 0, Some(0))],
+            "Running",
+        ),
+        (
+            "OnFailure",
+            vec![("a", 0, Some(0)), ("b", 0, Some(0))],
+            "Succeeded",
+        ),
+        (
+            "OnFailure",
+            vec![("a", 0, Some(0)), ("b", 0, Some(1))],
+            "Running",
+        ),
+        (
+            "OnFailure",
+            vec![("a", 0, Some(0)), ("b", 0, None)],
+            "Running",
+        ),
+        (
+            "Never",
+            vec![("a", 0, Some(0)), ("b", 0, Some(0))],
+            "Succeeded",
+        ),
+        (
+            "Never",
+            vec![("a", 0, Some(1)), ("b", 0, Some(0))],
+            "Failed",
+        ),
+        ("Never", vec![("a", 0, Some(1)), ("b", 0, None)], "Running"),
+        ("Never", vec![("a", 0, Some(1))], "Pending"),
+        ("Always", vec![("a", 3, None), ("b", 1, Some(9))], "Running"),
+    ];
+    for (policy, containers, expected) in table {
+        let status = build(&pod(policy, &[], &["a", "b"]), &known(&containers), false);
+        assert_eq!(
+            status.phase.as_deref(),
+            Some(expected),
+            "{policy} {containers:?}"
+        );
+    }
+}
+
+#[test]
+fn a_failed_init_container_fails_the_pod_only_if_it_is_never_restarted() {
+    for (policy, expected) in [
+        ("Never", "Failed"),
+        ("OnFailure", "Pending"),
+        ("Always", "Pending"),
+    ] {
+        let status = build(
+            &pod(policy, &["i"], &["a"]),
+            &known(&[("i", 0, Some(1))]),
+            false,
+        );
+        assert_eq!(status.phase.as_deref(), Some(expected), "{policy}");
+    }
+}
+
+#[test]
+fn a_stopped_pod_has_ended_whatever_its_policy() {
+    for (code, expected) in [(0, "Succeeded"), (143, "Failed")] {
+        let status = build(
+            &pod("Always", &[], &["a"]),
+            &known(&[("a", 0, Some(code))]),
+            true,
+        );
+        assert_eq!(status.phase.as_deref(), Some(expected));
+        let state = status.container_statuses.unwrap()[0].state.clone().unwrap();
+        assert_eq!(state.terminated.unwrap().exit_code, code);
+    }
+}
+
+#[test]
+fn a_phase_that_was_final_stays() {
+    let mut pod = pod("Always", &[], &["a"]);
+    pod.status.as_mut().unwrap().phase = Some("Failed".into());
+    assert_eq!(
+        build(&pod, &known(&[("a", 0, None)]), false)
+            .phase
+            .as_deref(),
+        Some("Failed")
+    );
+}
+
+#[test]
+fn a_running_pod_reports_like_a_kubelet() {
+    let status = build(
+        &pod("Always", &[], &["a"]),
+        &known(&[("a", 2, None)]),
+        false,
+    );
+    let container = &status.container_statuses.as_ref().unwrap()[0];
+    assert!(container.ready && container.started == Some(true));
+    assert_eq!(container.restart_count, 2);
+    assert_eq!(container.container_id.as_deref(), Some("process://c2"));
+    assert_eq!(container.stop_signal.as_deref(), Some("SIGTERM"));
+    let last = container
+        .last_state
+        .as_ref()
+        .unwrap()
+        .terminated
+        .as_ref()
+        .unwrap();
+    assert_eq!((last.exit_code, last.reason.as_deref()), (1, Some("Error")));
+    assert_eq!(status.qos_class.as_deref(), Some("BestEffort"));
+    assert_eq!(status.pod_ip.as_deref(), Some("192.0.2.7"));
+    let conditions = status.conditions.unwrap();
+    let all: Vec<_> = conditions
+        .iter()
+        .map(|c| (c.type_.as_str(), c.status.as_str()))
+        .collect();
+    assert_eq!(
+        all,
+        [
+            ("PodScheduled", "True"),
+            ("Initialized", "True"),
+            ("ContainersReady", "True"),
+            ("Ready", "True")
+        ]
+    );
+}
+
+#[test]
+fn a_container_in_back_off_waits_and_its_end_is_the_last_state() {
+    let pod = pod("Always", &[], &["a"]);
+    let tracked = known(&[("a", 1, Some(3))]);
+    let mut plan = super::super::plan::plan(&pod, &tracked, &BTreeMap::new(), at(1_000));
+    plan.waiting
+        .insert("a".into(), Waiting::crash_loop("back-off 10s".into()));
+    let status = status(
+        &pod,
+        &PodStatus::default(),
+        &tracked,
+        &plan,
+        node(),
+        false,
+        at(1_000),
+    );
+    let container = &status.container_statuses.unwrap()[0];
+    let waiting = container.state.as_ref().unwrap().waiting.as_ref().unwrap();
+    assert_eq!(waiting.reason.as_deref(), Some("CrashLoopBackOff"));
+    let last = container
+        .last_state
+        .as_ref()
+        .unwrap()
+        .terminated
+        .as_ref()
+        .unwrap();
+    assert_eq!(last.exit_code, 3);
+    assert!(!container.ready);
+}
+
+#[test]
+fn a_condition_that_did_not_change_keeps_its_time_and_others_conditions_stay() {
+    let mut pod = pod("Always", &[], &["a"]);
+    pod.status.as_mut().unwrap().conditions = Some(vec![PodCondition {
+        type_: "example.com/gate".into(),
+        status: "True".into(),
+        ..PodCondition::default()
+    }]);
+    let tracked = known(&[("a", 0, None)]);
+    let first = build(&pod, &tracked, false);
+    let plan = super::super::plan::plan(&pod, &tracked, &BTreeMap::new(), at(2_000));
+    let second = status(&pod, &first, &tracked, &plan, node(), false, at(2_000));
+    assert_eq!(first, second);
+    assert_eq!(second.conditions.unwrap().len(), 5);
+}
+
+#[test]
+fn with_the_gate_off_the_stop_signal_is_ignored_and_not_shown() {
+    let container: Container =
+        serde_json::from_value(json!({"name": "a", "stopSignal": "SIGUSR1"})).unwrap();
+    let off = FeatureGates::default().with(Feature::ContainerStopSignals, false);
+    assert_eq!(
+        stop_signal(&container, FeatureGates::default()),
+        Signal::USR1
+    );
+    assert_eq!(stop_signal(&container, off), Signal::TERM);
+    let tracked = known(&[("a", 0, None)]);
+    let node = Node {
+        gates: off,
+        ..node()
+    };
+    let plan = Plan {
+        initialized: true,
+        ..Plan::default()
+    };
+    let status = container_status(&container, false, &tracked, &plan, node, false);
+    assert_eq!(status.stop_signal, None);
+}
+
+#[test]
+fn init_containers_are_ready_when_done_and_the_others_wait() {
+    let status = build(
+        &pod("Always", &["i", "j"], &["a"]),
+        &known(&[("i", 0, Some(0))]),
+        false,
+    );
+    let init = status.init_container_statuses.unwrap();
+    assert!(init[0].ready && !init[1].ready);
+    let main = &status.container_statuses.unwrap()[0];
+    let waiting = main.state.as_ref().unwrap().waiting.as_ref().unwrap();
+    assert_eq!(waiting.reason.as_deref(), Some("PodInitializing"));
+    let conditions = status.conditions.unwrap();
+    let initialized = conditions
+        .iter()
+        .find(|c| c.type_ == "Initialized")
+        .unwrap();
+    assert_eq!(
+        initialized.message.as_deref(),
+        Some("containers with incomplete status: [j]")
+    );
+}
