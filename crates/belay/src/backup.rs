@@ -29,7 +29,7 @@ fn open(path: &Path) -> Result<Store<()>, OpenError> {
 }
 
 /// `belay backup`.
-pub async fn backup(data_dir: Option<PathBuf>, file: &Path) -> anyhow::Result<Exit> {
+pub(crate) async fn backup(data_dir: Option<PathBuf>, file: &Path) -> anyhow::Result<Exit> {
     let path = store_in(data_dir)?;
     ensure!(
         path.is_file(),
@@ -55,7 +55,7 @@ pub async fn backup(data_dir: Option<PathBuf>, file: &Path) -> anyhow::Result<Ex
 }
 
 /// `belay restore`.
-pub async fn restore(data_dir: Option<PathBuf>, file: &Path) -> anyhow::Result<Exit> {
+pub(crate) async fn restore(data_dir: Option<PathBuf>, file: &Path) -> anyhow::Result<Exit> {
     let path = store_in(data_dir)?;
     let dir = place::prepare_data_dir(path.parent().unwrap_or(Path::new(".")))?;
     ensure!(

@@ -25,7 +25,7 @@ Exit codes: 0 done, 1 the action failed, 2 wrong usage, 3 nothing matched.";
 #[derive(Debug, Parser)]
 #[command(name = "belay", version, after_help = MAP, max_term_width = 100)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
-pub struct Cli {
+pub(crate) struct Cli {
     #[command(flatten)]
     pub global: Global,
     #[command(subcommand)]
@@ -34,7 +34,7 @@ pub struct Cli {
 
 /// Options that every command takes.
 #[derive(Debug, Clone, Args)]
-pub struct Global {
+pub(crate) struct Global {
     /// Kubeconfig of the server to talk to [default: $KUBECONFIG, else that of `belay up`, else kubectl's]
     #[arg(
         long,
@@ -52,7 +52,7 @@ pub struct Global {
         help_heading = "Global options"
     )]
     pub namespace: Option<String>,
-    /// How to print objects
+    /// How to print objects [default: a table]
     #[arg(
         short,
         long,
@@ -82,7 +82,7 @@ pub struct Global {
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Run everything in one process: API server, controllers and a node
     #[command(after_help = "\
 Example:
@@ -175,7 +175,7 @@ Example:
 
 /// What runs containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Runtime {
+pub(crate) enum Runtime {
     /// The best one that is there
     Auto,
     /// A CRI runtime such as containerd
@@ -185,7 +185,7 @@ pub enum Runtime {
 }
 
 #[derive(Debug, Args)]
-pub struct UpArgs {
+pub(crate) struct UpArgs {
     /// Where everything is kept [default: /var/lib/belay for root, else ~/.local/state/belay]
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
@@ -206,7 +206,7 @@ pub struct UpArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct ServerArgs {
+pub(crate) struct ServerArgs {
     /// Where everything is kept [default: /var/lib/belay for root, else ~/.local/state/belay]
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
@@ -222,7 +222,7 @@ pub struct ServerArgs {
 
 /// What an agent does on its machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum AgentMode {
+pub(crate) enum AgentMode {
     /// Registers the node and runs its pods
     Node,
     /// Works beside a kubelet
@@ -230,7 +230,7 @@ pub enum AgentMode {
 }
 
 #[derive(Debug, Args)]
-pub struct AgentArgs {
+pub(crate) struct AgentArgs {
     /// What the agent does on its machine
     #[arg(long, value_name = "MODE", default_value = "node")]
     pub mode: AgentMode,
@@ -257,7 +257,7 @@ pub struct AgentArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct Gates {
+pub(crate) struct Gates {
     /// Switch features, as Name=bool,...: ContainerNotifier, ContainerStopSignals,
     /// PodLifecycleSleepAction [default: all on]
     #[arg(long, value_name = "GATES", default_value = "", hide_default_value = true, value_parser = gates)]
@@ -265,13 +265,13 @@ pub struct Gates {
 }
 
 #[derive(Debug, Args)]
-pub struct TokenArgs {
+pub(crate) struct TokenArgs {
     #[command(subcommand)]
     pub command: TokenCommand,
 }
 
 #[derive(Debug, Subcommand)]
-pub enum TokenCommand {
+pub(crate) enum TokenCommand {
     /// Print a kubeconfig with which a node joins
     #[command(after_help = "\
 Example:
@@ -289,7 +289,7 @@ Works while a server runs on the data directory. Whoever has the file is that no
 }
 
 #[derive(Debug, Args)]
-pub struct BackupArgs {
+pub(crate) struct BackupArgs {
     /// The backup
     pub file: PathBuf,
     /// The instance's data directory [default: /var/lib/belay for root, else ~/.local/state/belay]
@@ -298,14 +298,14 @@ pub struct BackupArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct NotifyArgs {
+pub(crate) struct NotifyArgs {
     /// Name of the notifier
     pub notifier: String,
     /// Pods to notify: pod/NAME, or just NAME
     #[arg(value_name = "pod/NAME")]
     pub pods: Vec<String>,
     /// Notify the pods that match a label selector
-    #[arg(short = 'l', long, value_name = "SELECTOR")]
+    #[arg(short = 'l', long, value_name = "SELECTOR", hide = true)]
     pub selector: Option<String>,
     /// Nothing starts after this long, and the wait ends soon after: 30s, 2m, 1m30s [default: 60s]
     #[arg(long, value_name = "D", value_parser = duration)]
@@ -322,7 +322,7 @@ pub struct NotifyArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct GetArgs {
+pub(crate) struct GetArgs {
     /// What to list: pn, pods, nodes (or pn/NAME)
     pub kind: String,
     /// Only these
@@ -336,7 +336,7 @@ pub struct GetArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct DescribeArgs {
+pub(crate) struct DescribeArgs {
     /// What to describe: pn/NAME or pod/NAME
     #[arg(value_name = "KIND/NAME")]
     pub object: String,

@@ -11,7 +11,7 @@ use crate::place;
 
 /// A client, the namespace to work in, and where it leads.
 #[derive(Clone)]
-pub struct Connection {
+pub(crate) struct Connection {
     pub client: Client,
     pub namespace: String,
     /// The server's address, for messages.
@@ -41,7 +41,7 @@ fn source(flag: Option<&Path>, environment: bool, of_up: Option<PathBuf>) -> Sou
 }
 
 /// The client configuration that the global options lead to.
-pub async fn config(global: &Global) -> anyhow::Result<Config> {
+pub(crate) async fn config(global: &Global) -> anyhow::Result<Config> {
     let environment = std::env::var_os("KUBECONFIG").is_some_and(|value| !value.is_empty());
     let of_up = place::default_data_dir()
         .ok()
@@ -69,7 +69,7 @@ async fn read(path: &Path) -> anyhow::Result<Config> {
 }
 
 /// Makes the client. Nothing is sent yet.
-pub async fn connect(global: &Global) -> anyhow::Result<Connection> {
+pub(crate) async fn connect(global: &Global) -> anyhow::Result<Connection> {
     let config = config(global).await?;
     let server = config.cluster_url.to_string();
     let namespace = global
@@ -87,7 +87,7 @@ pub async fn connect(global: &Global) -> anyhow::Result<Connection> {
 
 impl Connection {
     /// Says what a failed request means and what to do about it.
-    pub fn explain(&self, error: kube::Error) -> anyhow::Error {
+    pub(crate) fn explain(&self, error: kube::Error) -> anyhow::Error {
         explain(error, &self.server)
     }
 }
@@ -120,7 +120,7 @@ fn root(error: &dyn std::error::Error) -> String {
 }
 
 /// The certificates of an authority, from DER as the client configuration holds them to PEM.
-pub fn authority_pem(config: &Config) -> anyhow::Result<String> {
+pub(crate) fn authority_pem(config: &Config) -> anyhow::Result<String> {
     use base64::Engine as _;
     let certificates = config.root_cert.as_deref().unwrap_or_default();
     if certificates.is_empty() {

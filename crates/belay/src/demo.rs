@@ -20,7 +20,7 @@ use crate::signals::Interrupts;
 use stage::Stage;
 
 /// Runs the tour, then takes everything down.
-pub async fn run() -> anyhow::Result<Exit> {
+pub(crate) async fn run() -> anyhow::Result<Exit> {
     let started = Instant::now();
     let interrupts = Interrupts::listen()?;
     let mut stage = Stage::set_up()?;

@@ -16,7 +16,7 @@ use crate::table::{Table, printable};
 use crate::timeline::{Timeline, span};
 
 /// Runs the command.
-pub async fn run(global: &Global, args: &DescribeArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn run(global: &Global, args: &DescribeArgs) -> anyhow::Result<Exit> {
     let (kind, name) = match &args.name {
         Some(name) => reference(name, Some(args.object.parse()?))?,
         None => reference(&args.object, None)?,

@@ -4,7 +4,7 @@ use std::process::{ExitCode, Termination};
 
 /// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exit {
+pub(crate) enum Exit {
     /// What was asked for is done.
     Done,
     /// The action, or the command itself, failed.
@@ -17,7 +17,7 @@ pub enum Exit {
 
 impl Exit {
     /// The number the shell sees.
-    pub fn code(self) -> u8 {
+    pub(crate) fn code(self) -> u8 {
         match self {
             Exit::Done => 0,
             Exit::Failed => 1,
@@ -35,7 +35,7 @@ impl Termination for Exit {
 
 /// A mistake on the command line that only shows after parsing.
 #[derive(Debug)]
-pub struct UsageError(pub String);
+pub(crate) struct UsageError(pub String);
 
 impl std::fmt::Display for UsageError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -46,12 +46,12 @@ impl std::fmt::Display for UsageError {
 impl std::error::Error for UsageError {}
 
 /// An error that ends the command with the code for wrong usage.
-pub fn usage(message: impl Into<String>) -> anyhow::Error {
+pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
     anyhow::Error::new(UsageError(message.into()))
 }
 
 /// The exit code an error stands for.
-pub fn of_error(error: &anyhow::Error) -> Exit {
+pub(crate) fn of_error(error: &anyhow::Error) -> Exit {
     if error.is::<UsageError>() {
         Exit::Usage
     } else {

@@ -8,15 +8,15 @@ use serde_json::{Value, json};
 
 /// The value of `-o`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub(crate) enum Format {
     Json,
     Yaml,
-    /// The table, with the columns that are left out for want of room.
+    // The table with all its columns.
     Wide,
 }
 
 /// Prints one object, or several as a `v1` List, as kubectl does.
-pub fn print_objects(objects: Vec<Value>, format: Format) -> anyhow::Result<()> {
+pub(crate) fn print_objects(objects: Vec<Value>, format: Format) -> anyhow::Result<()> {
     let mut objects = objects;
     let value = if objects.len() == 1 {
         objects.remove(0)
@@ -27,7 +27,7 @@ pub fn print_objects(objects: Vec<Value>, format: Format) -> anyhow::Result<()> 
 }
 
 /// Prints a value as JSON or YAML.
-pub fn print(value: &impl Serialize, format: Format) -> anyhow::Result<()> {
+pub(crate) fn print(value: &impl Serialize, format: Format) -> anyhow::Result<()> {
     let text = match format {
         Format::Yaml => yaml(value)?,
         Format::Json | Format::Wide => {
@@ -40,7 +40,7 @@ pub fn print(value: &impl Serialize, format: Format) -> anyhow::Result<()> {
 }
 
 /// A YAML document.
-pub fn yaml(value: &impl Serialize) -> anyhow::Result<String> {
+pub(crate) fn yaml(value: &impl Serialize) -> anyhow::Result<String> {
     let mut text = serde_saphyr::to_string(value)?;
     if !text.ends_with('\n') {
         text.push('\n');
@@ -49,7 +49,7 @@ pub fn yaml(value: &impl Serialize) -> anyhow::Result<String> {
 }
 
 /// Writes to standard output. A reader that has gone (`| head`) is no error of ours.
-pub fn out(text: &str) -> anyhow::Result<()> {
+pub(crate) fn out(text: &str) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
     match stdout
         .write_all(text.as_bytes())
@@ -62,6 +62,6 @@ pub fn out(text: &str) -> anyhow::Result<()> {
 
 /// Writes a line to standard error, where progress and notes go; that it cannot be written is no
 /// reason to fail.
-pub fn note(text: &str) {
+pub(crate) fn note(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }

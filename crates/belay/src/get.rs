@@ -39,7 +39,7 @@ struct Row {
 }
 
 /// Runs the command.
-pub async fn run(global: &Global, args: &GetArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn run(global: &Global, args: &GetArgs) -> anyhow::Result<Exit> {
     let (kind, names) = what(args)?;
     if !names.is_empty() && (args.selector.is_some() || args.all_namespaces) {
         return Err(usage(
@@ -179,7 +179,7 @@ fn cell(value: &Value) -> String {
 }
 
 /// Percent-encodes all but unreserved characters, for a query.
-pub fn encode(text: &str) -> String {
+pub(crate) fn encode(text: &str) -> String {
     text.bytes()
         .map(|byte| match byte {
             b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {

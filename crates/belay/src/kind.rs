@@ -4,7 +4,7 @@ use crate::exit::usage;
 
 /// A kind and where the server keeps it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     PodNotification,
     Pod,
     Node,
@@ -28,7 +28,7 @@ impl Kind {
     }
 
     /// The path of the collection, or of one object in it.
-    pub fn path(self, namespace: Option<&str>, name: Option<&str>) -> String {
+    pub(crate) fn path(self, namespace: Option<&str>, name: Option<&str>) -> String {
         let (root, plural) = match self {
             Kind::PodNotification => ("/apis/apps.k8s.io/v1alpha1", "podnotifications"),
             Kind::Pod => ("/api/v1", "pods"),
@@ -49,12 +49,12 @@ impl Kind {
     }
 
     /// Whether its objects live in a namespace.
-    pub fn is_namespaced(self) -> bool {
+    pub(crate) fn is_namespaced(self) -> bool {
         self != Kind::Node
     }
 
     /// What its objects are called in sentences.
-    pub fn plural(self) -> &'static str {
+    pub(crate) fn plural(self) -> &'static str {
         match self {
             Kind::PodNotification => "podnotifications",
             Kind::Pod => "pods",
@@ -80,7 +80,7 @@ impl std::str::FromStr for Kind {
 }
 
 /// Reads `KIND/NAME`; `default` is the kind of a bare name, where one may be left out.
-pub fn reference(text: &str, default: Option<Kind>) -> anyhow::Result<(Kind, String)> {
+pub(crate) fn reference(text: &str, default: Option<Kind>) -> anyhow::Result<(Kind, String)> {
     let (kind, name) = match (text.split_once('/'), default) {
         (Some((kind, name)), _) => (kind.parse()?, name),
         (None, Some(kind)) => (kind, text),

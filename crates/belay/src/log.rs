@@ -2,27 +2,31 @@
 
 use clap::ValueEnum;
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
 
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
+pub(crate) enum LogFormat {
     Text,
     Json,
 }
 
 /// Starts logging. `level` (from the command line) wins over `RUST_LOG`, which wins over
 /// `default`. A `level` may be a plain level or directives such as `info,belay_server=debug`.
-pub fn start(level: Option<&str>, format: LogFormat, default: LevelFilter) -> anyhow::Result<()> {
-    let filter = match level {
-        Some(level) => level
-            .parse::<EnvFilter>()
-            .map_err(|error| crate::exit::usage(format!("--log-level {level:?}: {error}")))?,
-        None => EnvFilter::builder()
-            .with_default_directive(default.into())
-            .from_env()
-            .map_err(|error| crate::exit::usage(format!("RUST_LOG: {error}")))?,
+pub(crate) fn start(level: Option<&str>, format: LogFormat, default: &str) -> anyhow::Result<()> {
+    let from_env = std::env::var("RUST_LOG")
+        .ok()
+        .filter(|text| !text.is_empty());
+    // The client library logs every failed request as an error of its own; those who made the
+    // request say it better, or try again.
+    let quiet = format!("{default},kube_client=off");
+    let (name, text) = match (level, from_env.as_deref()) {
+        (Some(level), _) => ("--log-level", level),
+        (None, Some(text)) => ("RUST_LOG", text),
+        (None, None) => ("default", quiet.as_str()),
     };
+    let filter = EnvFilter::builder()
+        .parse(text)
+        .map_err(|error| crate::exit::usage(format!("{name} {text:?}: {error}")))?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr);

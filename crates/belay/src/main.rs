@@ -31,7 +31,6 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{CommandFactory as _, Parser as _};
-use tracing_subscriber::filter::LevelFilter;
 
 use cli::{Cli, Command};
 use exit::Exit;
@@ -50,8 +49,8 @@ fn main() -> Exit {
 fn run(cli: Cli) -> anyhow::Result<Exit> {
     let Cli { global, command } = cli;
     let level = match &command {
-        Command::Server(_) | Command::Agent(_) => LevelFilter::INFO,
-        _ => LevelFilter::WARN,
+        Command::Server(_) | Command::Agent(_) => "info",
+        _ => "warn",
     };
     log::start(global.log_level.as_deref(), global.log_format, level)?;
     match command {

@@ -42,7 +42,7 @@ const SETTLING: Duration = Duration::from_secs(5);
 const CONCURRENT: usize = 16;
 
 /// Runs the command.
-pub async fn run(global: &Global, args: &NotifyArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn run(global: &Global, args: &NotifyArgs) -> anyhow::Result<Exit> {
     let pods = targets(args)?;
     let connection = connect(global).await?;
     if args.dry_run {

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 
 /// The data directory when none is named: `/var/lib/belay` for root, else
 /// `$XDG_STATE_HOME/belay` or `~/.local/state/belay`.
-pub fn default_data_dir() -> anyhow::Result<PathBuf> {
+pub(crate) fn default_data_dir() -> anyhow::Result<PathBuf> {
     choose_data_dir(
         rustix::process::geteuid().is_root(),
         std::env::var_os("XDG_STATE_HOME").map(PathBuf::from),
@@ -34,7 +34,7 @@ fn choose_data_dir(
 
 /// Makes the data directory for its owner alone and returns its absolute path: sockets and
 /// messages name it, whatever the working directory was.
-pub fn prepare_data_dir(dir: &Path) -> anyhow::Result<PathBuf> {
+pub(crate) fn prepare_data_dir(dir: &Path) -> anyhow::Result<PathBuf> {
     use std::os::unix::fs::DirBuilderExt as _;
     std::fs::DirBuilder::new()
         .recursive(true)
@@ -46,7 +46,7 @@ pub fn prepare_data_dir(dir: &Path) -> anyhow::Result<PathBuf> {
 }
 
 /// The node name when none is given: the host name as Kubernetes would have it.
-pub fn default_node_name() -> String {
+pub(crate) fn default_node_name() -> String {
     let uname = rustix::system::uname();
     node_name_from(&uname.nodename().to_string_lossy())
 }

@@ -38,7 +38,7 @@ const LAST_WORDS: Duration = Duration::from_secs(10);
 const MAX_ACTIONS: usize = 16;
 
 /// `belay up`.
-pub async fn up(args: UpArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn up(args: UpArgs) -> anyhow::Result<Exit> {
     refuse_cri(args.runtime)?;
     let interrupts = Interrupts::listen()?;
     let data_dir = data_dir(args.data_dir.as_deref())?;
@@ -75,7 +75,7 @@ pub async fn up(args: UpArgs) -> anyhow::Result<Exit> {
 }
 
 /// `belay server`.
-pub async fn server(args: ServerArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn server(args: ServerArgs) -> anyhow::Result<Exit> {
     let interrupts = Interrupts::listen()?;
     let data_dir = data_dir(args.data_dir.as_deref())?;
     let gates = args.gates.feature_gates;
@@ -87,7 +87,7 @@ pub async fn server(args: ServerArgs) -> anyhow::Result<Exit> {
 }
 
 /// `belay agent`.
-pub async fn agent(global: &Global, args: AgentArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn agent(global: &Global, args: AgentArgs) -> anyhow::Result<Exit> {
     match args.mode {
         AgentMode::Node => {}
         AgentMode::Companion => {
@@ -134,7 +134,7 @@ pub async fn agent(global: &Global, args: AgentArgs) -> anyhow::Result<Exit> {
 }
 
 /// `belay token`.
-pub fn token(command: TokenCommand) -> anyhow::Result<Exit> {
+pub(crate) fn token(command: TokenCommand) -> anyhow::Result<Exit> {
     let TokenCommand::Create { node, data_dir } = command;
     let data_dir = match data_dir {
         Some(dir) => dir,

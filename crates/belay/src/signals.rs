@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 /// Listens from its creation on: from then on neither signal ends the process by itself.
 #[derive(Debug)]
-pub struct Interrupts {
+pub(crate) struct Interrupts {
     arrived: Arc<Notify>,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Interrupts {
     /// Starts to listen.
-    pub fn listen() -> anyhow::Result<Interrupts> {
+    pub(crate) fn listen() -> anyhow::Result<Interrupts> {
         let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
         let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
         let arrived = Arc::new(Notify::new());
@@ -34,7 +34,7 @@ impl Interrupts {
     }
 
     /// Waits for the next signal that nobody has waited for yet.
-    pub async fn received(&self) {
+    pub(crate) async fn received(&self) {
         self.arrived.notified().await;
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// A header and rows of text.
 #[derive(Debug, Clone, Default)]
-pub struct Table {
+pub(crate) struct Table {
     header: Vec<String>,
     rows: Vec<Row>,
 }
@@ -18,7 +18,7 @@ struct Row {
 
 impl Table {
     /// An empty table with these columns.
-    pub fn new<S: Into<String>>(header: impl IntoIterator<Item = S>) -> Table {
+    pub(crate) fn new<S: Into<String>>(header: impl IntoIterator<Item = S>) -> Table {
         Table {
             header: header.into_iter().map(Into::into).collect(),
             rows: Vec::new(),
@@ -26,13 +26,13 @@ impl Table {
     }
 
     /// Adds a row.
-    pub fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
+    pub(crate) fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
         self.row_with(cells, std::iter::empty());
     }
 
     /// Adds a row with lines beneath it. Line breaks inside a cell would tear the table, so they
     /// become spaces.
-    pub fn row_with<S: Into<String>>(
+    pub(crate) fn row_with<S: Into<String>>(
         &mut self,
         cells: impl IntoIterator<Item = S>,
         beneath: impl Iterator<Item = String>,
@@ -47,14 +47,14 @@ impl Table {
     }
 
     /// Whether it has no rows.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 }
 
 /// Text from a container's output or from the server, safe for a terminal: control characters
 /// (escape sequences among them) are shown, not obeyed. A tab stays.
-pub fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     text.chars()
         .map(|c| match c {
             '\t' => '\t',

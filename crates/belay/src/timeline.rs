@@ -36,13 +36,13 @@ struct Moment {
 
 /// Things that happened to one object.
 #[derive(Debug, Clone, Default)]
-pub struct Timeline {
+pub(crate) struct Timeline {
     moments: Vec<Moment>,
 }
 
 impl Timeline {
     /// The life of a PodNotification.
-    pub fn of_notification(object: &PodNotification, events: &[Event]) -> Timeline {
+    pub(crate) fn of_notification(object: &PodNotification, events: &[Event]) -> Timeline {
         let mut timeline = Timeline::default();
         let spec = &object.spec;
         timeline.add(
@@ -83,7 +83,7 @@ impl Timeline {
     }
 
     /// The life of a pod.
-    pub fn of_pod(pod: &Pod, events: &[Event]) -> Timeline {
+    pub(crate) fn of_pod(pod: &Pod, events: &[Event]) -> Timeline {
         let mut timeline = Timeline::default();
         timeline.add(
             pod.metadata.creation_timestamp.as_ref(),
@@ -123,7 +123,7 @@ impl Timeline {
     }
 
     /// Adds notifications of a pod: when each was asked for and how it ended.
-    pub fn add_notifications(&mut self, notifications: &[PodNotification]) {
+    pub(crate) fn add_notifications(&mut self, notifications: &[PodNotification]) {
         for object in notifications {
             let name = object.metadata.name.as_deref().unwrap_or_default();
             let notifier = &object.spec.notifier;
@@ -186,7 +186,7 @@ impl Timeline {
     }
 
     /// The lines: clock time, time since the first moment, what happened.
-    pub fn render(&self) -> Table {
+    pub(crate) fn render(&self) -> Table {
         let mut moments = self.moments.clone();
         moments.sort_by(|a, b| {
             (a.at.as_second(), a.rank, a.at, &a.what).cmp(&(
@@ -229,7 +229,7 @@ fn offset(first: &Moment, moment: &Moment) -> String {
 }
 
 /// How long something took, as far as its two times tell.
-pub fn span(start: Option<&Time>, end: Option<&Time>) -> String {
+pub(crate) fn span(start: Option<&Time>, end: Option<&Time>) -> String {
     let (Some(Time(start)), Some(Time(end))) = (start, end) else {
         return "-".to_owned();
     };

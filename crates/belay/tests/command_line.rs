@@ -1,5 +1,7 @@
 //! The boundary of the program: what it prints and how it exits, without any server.
 
+#![allow(clippy::unwrap_used)]
+
 use std::path::Path;
 use std::process::{Command, Output};
 

@@ -64,7 +64,7 @@ impl Board {
             Event::Init => self.listed.clear(),
             Event::InitApply(object) => {
                 self.listed.push(object.name_any());
-                self.update(object);
+                self.update(&object);
             }
             Event::InitDone => {
                 let listed = std::mem::take(&mut self.listed);
@@ -78,18 +78,18 @@ impl Board {
                     self.gone(index);
                 }
             }
-            Event::Apply(object) => self.update(object),
+            Event::Apply(object) => self.update(&object),
             Event::Delete(object) => {
                 if let Some(index) = self.by_name.get(&object.name_any()).copied() {
                     // The last state may be in the deletion only.
-                    self.update(object);
+                    self.update(&object);
                     self.gone(index);
                 }
             }
         }
     }
 
-    fn update(&mut self, object: PodNotification) {
+    fn update(&mut self, object: &PodNotification) {
         let Some(index) = self.by_name.get(&object.name_any()).copied() else {
             return;
         };
@@ -102,7 +102,7 @@ impl Board {
         }
         let pod = entry.pod.clone();
         if claim(known).is_none()
-            && let Some(executor) = claim(&object)
+            && let Some(executor) = claim(object)
             && !object.state().is_final()
         {
             let containers = container_names(object.status.as_ref());
@@ -110,7 +110,7 @@ impl Board {
                 .push(format!("{pod}: started on {executor}{containers}"));
         }
         **known = object.clone();
-        self.tell_end(&pod, &object);
+        self.tell_end(&pod, object);
     }
 
     fn tell_end(&mut self, pod: &str, object: &PodNotification) {
