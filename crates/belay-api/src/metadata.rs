@@ -109,7 +109,7 @@ pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
     }
     let name = new.get("name");
     if name.str() != old.get("name").str() {
-        errors.push(FieldError::invalid(name.path(), name.owned(), IMMUTABLE));
+        errors.push(FieldError::invalid(name.path(), name.str(), IMMUTABLE));
     }
     for field in [
         "namespace",

@@ -5,6 +5,7 @@
 
 const DNS_LABEL: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
 const DNS_SUBDOMAIN: &str = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*";
+const DNS_SEARCH: &str = r"_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?(\._?[a-z0-9]([-_a-z0-9]*[a-z0-9])?)*";
 const LABEL_KEY: &str = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]";
 const LABEL_VALUE: &str = "(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?";
 
@@ -110,6 +111,27 @@ fn subdomain(text: &str, too_long: String) -> Problems {
         problems.push(pattern(
             "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character",
             DNS_SUBDOMAIN,
+            &["example.com"],
+        ));
+    }
+    problems
+}
+
+/// A DNS search path, which may have underscores.
+#[must_use]
+pub fn dns_search(text: &str) -> Problems {
+    let mut problems = Problems::new();
+    if text.len() > SUBDOMAIN_MAX {
+        problems.push(characters(SUBDOMAIN_MAX));
+    }
+    let is_part = |part: &str| {
+        let part = part.strip_prefix('_').unwrap_or(part);
+        bounded(part, lower_alphanumeric, |byte| matches!(byte, b'-' | b'_'))
+    };
+    if !text.split('.').all(is_part) {
+        problems.push(pattern(
+            "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', '-' or '.', and must start and end with an alphanumeric character",
+            DNS_SEARCH,
             &["example.com"],
         ));
     }
@@ -331,6 +353,11 @@ mod tests {
             label_value,
             &["", "a", "A_b-c.d"],
             &["-", "a b", ".a", "ä", &long],
+        );
+        check(
+            dns_search,
+            &["a", "_a.b_c", "example.com"],
+            &["", "__a", "a_", "A", "a..b"],
         );
         check(path_segment, &["a", "...", ""], &[".", "..", "a/b", "a%b"]);
         check(env_var, &["A", "a b", "1", "-"], &["", "A=B", "ä", "a\n"]);

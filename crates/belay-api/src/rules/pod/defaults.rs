@@ -182,17 +182,23 @@ fn host_ports(container: &mut Object) {
     }
 }
 
-/// The tag of an image reference: `latest` when there is neither tag nor digest.
+/// The tag of an image reference: `latest` when there is neither tag nor digest, nothing when
+/// the text is not a reference at all.
 fn tag(image: &str) -> &str {
     let (name, digest) = match image.split_once('@') {
         Some((name, _)) => (name, true),
         None => (image, false),
     };
     let last = name.rsplit('/').next().unwrap_or_default();
-    match last.split_once(':') {
-        Some((_, tag)) => tag,
-        None if digest || image.is_empty() => "",
-        None => "latest",
+    let (repository, tag) = last.split_once(':').unwrap_or((last, ""));
+    let lower = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let valid = repository.starts_with(lower)
+        && repository.ends_with(lower)
+        && repository.chars().all(|c| lower(c) || "._-".contains(c));
+    match (valid, tag, digest) {
+        (false, _, _) | (true, "", true) => "",
+        (true, "", false) => "latest",
+        (true, tag, _) => tag,
     }
 }
 
@@ -232,6 +238,7 @@ mod tests {
             ("nginx@sha256:abc", ""),
             ("nginx:latest@sha256:abc", "latest"),
             ("", ""),
+            ("Not An Image", ""),
         ] {
             assert_eq!(tag(image), expected, "{image}");
         }

@@ -14,7 +14,14 @@ const STANDARD: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 const HUGE_PAGES: &str = "hugepages-";
 
 /// Names without a prefix that mean something, though not in a container.
-const STANDARD_ELSEWHERE: [&str; 9] = [
+const STANDARD_ELSEWHERE: [&str; 17] = [
+    "requests.cpu",
+    "requests.memory",
+    "requests.ephemeral-storage",
+    "requests.storage",
+    "limits.cpu",
+    "limits.memory",
+    "limits.ephemeral-storage",
     "pods",
     "resourcequotas",
     "services",
@@ -24,6 +31,7 @@ const STANDARD_ELSEWHERE: [&str; 9] = [
     "persistentvolumeclaims",
     "storage",
     "services.nodeports",
+    "services.loadbalancers",
 ];
 
 pub(super) fn validate(resources: &Cursor<'_>, errors: &mut Errors) {
@@ -81,23 +89,18 @@ fn validate_name(name: &str, at: &Cursor<'_>, errors: &mut Errors) {
     let problems = names::label_key(name);
     let well_formed = problems.is_empty();
     extend_invalid(errors, at.path(), name, problems);
-    let standard = STANDARD.contains(&name) || name.starts_with(HUGE_PAGES);
-    if !well_formed || standard {
+    if STANDARD.contains(&name) || name.starts_with(HUGE_PAGES) {
         return;
     }
-    if name.contains('/') {
-        if name.starts_with("requests.") {
-            let detail = "doesn't follow extended resource name standard";
-            errors.push(FieldError::invalid(at.path(), name, detail));
+    let mut wrong = |detail: &str| errors.push(FieldError::invalid(at.path(), name, detail));
+    if !name.contains('/') {
+        if well_formed && !STANDARD_ELSEWHERE.contains(&name) {
+            wrong("must be a standard resource type or fully qualified");
         }
-        return;
+        wrong("must be a standard resource for containers");
+    } else if !name.contains("kubernetes.io/") && (!well_formed || name.starts_with("requests.")) {
+        wrong("doesn't follow extended resource name standard");
     }
-    if !STANDARD_ELSEWHERE.contains(&name) {
-        let detail = "must be a standard resource type or fully qualified";
-        errors.push(FieldError::invalid(at.path(), name, detail));
-    }
-    let detail = "must be a standard resource for containers";
-    errors.push(FieldError::invalid(at.path(), name, detail));
 }
 
 /// Whether more of a resource may be promised than there is.

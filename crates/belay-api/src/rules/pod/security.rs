@@ -1,7 +1,7 @@
 //! Security contexts, as far as they can be wrong by themselves.
 
-use super::Errors;
 use super::spec::one_of_if_set;
+use super::{CONTAINER_LISTS, Errors};
 use crate::field::{Cursor, FieldError};
 use crate::metadata::{extend_invalid, names};
 
@@ -46,6 +46,72 @@ pub(super) fn validate_container(context: &Cursor<'_>, errors: &mut Errors) {
             let detail = "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN";
             errors.push(FieldError::invalid(context.path(), context.owned(), detail));
         }
+    }
+}
+
+/// What Windows has no notion of, in the pod's security context and in the spec itself.
+const NOT_ON_WINDOWS_PODS: [&str; 11] = [
+    "appArmorProfile",
+    "seLinuxOptions",
+    "seccompProfile",
+    "fsGroup",
+    "fsGroupChangePolicy",
+    "sysctls",
+    "runAsUser",
+    "runAsGroup",
+    "supplementalGroups",
+    "supplementalGroupsPolicy",
+    "seLinuxChangePolicy",
+];
+const NOT_ON_WINDOWS: [&str; 4] = ["hostUsers", "hostPID", "hostIPC", "shareProcessNamespace"];
+const NOT_ON_WINDOWS_CONTAINERS: [&str; 10] = [
+    "appArmorProfile",
+    "seLinuxOptions",
+    "seccompProfile",
+    "capabilities",
+    "readOnlyRootFilesystem",
+    "privileged",
+    "allowPrivilegeEscalation",
+    "procMount",
+    "runAsUser",
+    "runAsGroup",
+];
+
+/// The security contexts of all containers.
+fn contexts<'a>(spec: &Cursor<'a>) -> impl Iterator<Item = Cursor<'a>> + use<'a> {
+    let spec = spec.clone();
+    CONTAINER_LISTS
+        .into_iter()
+        .flat_map(move |list| spec.get(list).items())
+        .map(|container| container.get("securityContext"))
+}
+
+pub(super) fn validate_linux(spec: &Cursor<'_>, errors: &mut Errors) {
+    for context in contexts(spec).chain([spec.get("securityContext")]) {
+        let options = context.get("windowsOptions");
+        if options.is_set() {
+            let detail = "windows options cannot be set for a linux pod";
+            errors.push(FieldError::forbidden(options.path(), detail));
+        }
+    }
+}
+
+pub(super) fn validate_windows(spec: &Cursor<'_>, errors: &mut Errors) {
+    let mut refuse = |at: &Cursor<'_>, fields: &[&str]| {
+        for at in fields.iter().map(|field| at.get(field)) {
+            let off = at.bool() == Some(false) && at.path().to_string().starts_with("spec.host");
+            if at.is_set() && !off {
+                errors.push(FieldError::forbidden(
+                    at.path(),
+                    "cannot be set for a windows pod",
+                ));
+            }
+        }
+    };
+    refuse(spec, &NOT_ON_WINDOWS);
+    refuse(&spec.get("securityContext"), &NOT_ON_WINDOWS_PODS);
+    for context in contexts(spec) {
+        refuse(&context, &NOT_ON_WINDOWS_CONTAINERS);
     }
 }
 

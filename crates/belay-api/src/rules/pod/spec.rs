@@ -53,6 +53,11 @@ pub(super) fn validate(spec: &Cursor<'_>, errors: &mut Errors) {
     tolerations(&spec.get("tolerations"), errors);
     host_aliases(&spec.get("hostAliases"), errors);
     os(&spec.get("os"), errors);
+    match pod.os {
+        "linux" => security::validate_linux(spec, errors),
+        "windows" => security::validate_windows(spec, errors),
+        _ => {}
+    }
 }
 
 /// What may be there, but not from the beginning.
@@ -90,19 +95,27 @@ pub(super) fn one_of_if_set(at: &Cursor<'_>, supported: &[&str], errors: &mut Er
 
 fn named_things(spec: &Cursor<'_>, errors: &mut Errors) {
     type Rule = fn(&str) -> names::Problems;
-    let rules: [(&str, Rule); 6] = [
+    let rules: [(&str, Rule); 5] = [
         ("serviceAccountName", names::dns_subdomain),
         ("nodeName", names::dns_subdomain),
         ("hostname", names::dns_label),
         ("subdomain", names::dns_label),
         ("priorityClassName", names::dns_subdomain),
-        ("runtimeClassName", names::dns_subdomain),
     ];
     for (field, rule) in rules {
         let at = spec.get(field);
         if !at.str().is_empty() {
             extend_invalid(errors, at.path(), at.str(), rule(at.str()));
         }
+    }
+    let class = spec.get("runtimeClassName");
+    if class.is_set() {
+        extend_invalid(
+            errors,
+            class.path(),
+            class.str(),
+            names::dns_subdomain(class.str()),
+        );
     }
     let preemption = spec.get("preemptionPolicy");
     one_of_if_set(&preemption, &["PreemptLowerPriority", "Never"], errors);
@@ -137,6 +150,10 @@ fn dns_config(spec: &Cursor<'_>, errors: &mut Errors) {
             searches.owned(),
             detail,
         ));
+    }
+    for search in searches.items().filter(|search| search.str() != ".") {
+        let name = search.str().strip_suffix('.').unwrap_or(search.str());
+        extend_invalid(errors, search.path(), name, names::dns_search(name));
     }
     for option in config.get("options").items() {
         if option.get("name").is_empty() {

@@ -11,6 +11,8 @@ const MAY_CHANGE: &str = "`spec.containers[*].image`,`spec.initContainers[*].ima
 /// Fields of the spec that have rules of their own below.
 const CHECKED_APART: [&str; 3] = ["activeDeadlineSeconds", "tolerations", "schedulingGates"];
 
+const SELECTOR: &str = "nodeSelector";
+
 /// Fields whose zero value means the same as leaving them out. Elsewhere zero is a value: a
 /// `runAsUser` of 0 is root.
 const ZERO_IS_ABSENT: [&str; 9] = [
@@ -53,8 +55,12 @@ pub(super) fn validate(new: &Cursor<'_>, old: &Cursor<'_>, errors: &mut Errors) 
     added_tolerations(new, old, errors);
     removed_scheduling_gates(new, old, errors);
 
+    let gated = !old.get("schedulingGates").is_empty();
+    if gated {
+        extended_selector(&new.get(SELECTOR), &old.get(SELECTOR), errors);
+    }
     let mut changed = Vec::new();
-    compare_spec(new, old, &mut changed);
+    compare_spec(new, old, gated, &mut changed);
     if !changed.is_empty() {
         let detail = format!(
             "pod updates may not change fields other than {MAY_CHANGE}\nchanged here: {}",
@@ -125,8 +131,19 @@ fn removed_scheduling_gates(new: &Cursor<'_>, old: &Cursor<'_>, errors: &mut Err
     }
 }
 
+/// A pod that waits to be scheduled may still be told more about where it may go.
+fn extended_selector(now: &Cursor<'_>, before: &Cursor<'_>, errors: &mut Errors) {
+    let kept = before
+        .entries()
+        .all(|(key, value)| now.key(key).value() == value.value());
+    if !kept {
+        let detail = "only additions to spec.nodeSelector are allowed (no mutations or deletions)";
+        errors.push(FieldError::invalid(now.path(), now.owned(), detail));
+    }
+}
+
 /// Collects the paths at which the specs differ in what may not change.
-fn compare_spec(new: &Cursor<'_>, old: &Cursor<'_>, changed: &mut Vec<String>) {
+fn compare_spec(new: &Cursor<'_>, old: &Cursor<'_>, gated: bool, changed: &mut Vec<String>) {
     let empty = Map::new();
     let (now, before) = (
         new.object().unwrap_or(&empty),
@@ -137,6 +154,7 @@ fn compare_spec(new: &Cursor<'_>, old: &Cursor<'_>, changed: &mut Vec<String>) {
         let (now, before) = (now.get(field), before.get(field));
         match field {
             _ if CHECKED_APART.contains(&field) => {}
+            SELECTOR if gated => {}
             "containers" | "initContainers" => {
                 let (now, before) = (without_images(now), without_images(before));
                 compare(field, now.as_ref(), before.as_ref(), &path, changed);

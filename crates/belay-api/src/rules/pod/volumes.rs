@@ -169,7 +169,7 @@ fn projected_object(source: &Cursor<'_>, name: &str, errors: &mut Errors) {
         }
         let path = item.get("path");
         descending(&path, path.str(), errors);
-        if path.str().starts_with("..") && path.str() != ".." && !path.str().starts_with("../") {
+        if path.str().starts_with("..") && !path.str().starts_with("../") {
             let detail = "must not start with '..'";
             errors.push(FieldError::invalid(path.path(), path.str(), detail));
         }

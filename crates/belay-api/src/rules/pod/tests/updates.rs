@@ -165,6 +165,22 @@ fn scheduling_gates_are_only_removed() {
 }
 
 #[test]
+fn a_pod_that_waits_for_gates_may_be_told_more_about_its_node() {
+    let mut gated = stored();
+    gated["spec"]["schedulingGates"] = json!([{"name": "a"}]);
+    gated["spec"]["nodeSelector"] = json!({"disk": "fast"});
+    let to =
+        |selector: Value| update_from(gated.clone(), |pod| pod["spec"]["nodeSelector"] = selector);
+    assert_eq!(to(json!({"disk": "fast", "zone": "a"})), nothing());
+    assert_eq!(
+        to(json!({"disk": "slow"})),
+        [
+            "spec.nodeSelector: Invalid value: {\"disk\":\"slow\"}: only additions to spec.nodeSelector are allowed (no mutations or deletions)"
+        ]
+    );
+}
+
+#[test]
 fn the_notifiers_annotation_is_set_once() {
     let declare = |name: &str| {
         json!(format!(
