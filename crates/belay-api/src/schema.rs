@@ -296,6 +296,11 @@ mod tests {
                 &["spec", "initContainers", "[]", "notifiers"],
                 Type::List,
             ),
+            (
+                "Pod",
+                &["spec", "ephemeralContainers", "[]", "stopSignal"],
+                Type::String,
+            ),
             ("Lease", &["spec", "renewTime"], Type::MicroTime),
             ("ConfigMap", &["binaryData", "k"], Type::Bytes),
             (

@@ -278,17 +278,17 @@ fn depth_is_limited_the_same_for_bytes_and_for_values() {
         let inner = (0..levels).fold(json!(1), |inner, _| json!({ "a": inner }));
         json!({"metadata": {"managedFields": [{"fieldsV1": {"a": inner}}]}})
     };
-    let fits = nested(MAX_DEPTH - 5);
+    let mut fits = nested(MAX_DEPTH - 5);
     assert_eq!(accepted("Pod", &fits.to_string()), fits);
-    assert!(decode::check(&mut fits.clone(), kind("Pod"), FieldValidation::Strict).is_ok());
+    assert!(decode::check(&mut fits, kind("Pod"), FieldValidation::Strict).is_ok());
 
-    let too_deep = nested(MAX_DEPTH - 4);
+    let mut too_deep = nested(MAX_DEPTH - 4);
     assert!(matches!(
         decode("Pod", &too_deep.to_string()),
         Err(DecodeError::TooDeep { .. })
     ));
     assert!(matches!(
-        decode::check(&mut too_deep.clone(), kind("Pod"), FieldValidation::Strict),
+        decode::check(&mut too_deep, kind("Pod"), FieldValidation::Strict),
         Err(DecodeError::TooDeep { .. })
     ));
     // Far beyond what any stack would bear.

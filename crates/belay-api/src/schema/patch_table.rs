@@ -74,6 +74,7 @@ const TABLE: &[(&str, &str, &str, Merge)] = &[
         "volumeDevices",
         by("devicePath"),
     ),
+    (CORE, "EphemeralContainer", "notifiers", by("name")),
     (CORE, "PodStatus", "conditions", by("type")),
     (CORE, "PodStatus", "podIPs", by("ip")),
     (CORE, "PodStatus", "hostIPs", by("ip")),

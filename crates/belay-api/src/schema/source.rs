@@ -7,9 +7,10 @@ use serde_json::{Map, Value, json};
 use super::kinds::{Kind, Source};
 use crate::pod::ContainerNotifier;
 
-pub(super) const CONTAINER: &str = "io.k8s.api.core.v1.Container";
+const CONTAINER: &str = "io.k8s.api.core.v1.Container";
+const EPHEMERAL_CONTAINER: &str = "io.k8s.api.core.v1.EphemeralContainer";
 const CORE: &str = "io.k8s.api.core.v1.";
-pub(super) const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 pub(super) const LIST_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta";
 pub(super) const REF_PREFIX: &str = "#/components/schemas/";
 
@@ -57,36 +58,38 @@ fn generator() -> SchemaGenerator {
         .into_generator()
 }
 
-/// What this product adds to a container: upstream's type does not know these fields.
+/// What this product adds to a container: upstream's type does not know these fields. Ephemeral
+/// containers have them too, so that a pod which uses them there is told that it may not, rather
+/// than losing them as unknown.
 fn add_container_fields(generator: &mut SchemaGenerator) {
     let mut notifier = generator.subschema_for::<ContainerNotifier>().to_value();
     let definitions = generator.definitions_mut();
     name_own_definitions(definitions, &mut notifier);
-    let Some(properties) = definitions
-        .get_mut(CONTAINER)
-        .and_then(|container| container.get_mut("properties"))
-        .and_then(Value::as_object_mut)
-    else {
-        return;
-    };
-    properties.insert(
-        "notifiers".to_owned(),
-        json!({
+    let fields = json!({
+        "notifiers": {
             "description": "Named actions of this container that can be triggered on demand with a \
-                PodNotification. Names are unique in the container. Cannot be updated.",
+                PodNotification. Names are unique in the container. Cannot be updated. Not allowed \
+                for ephemeral containers, nor for init containers that do not restart.",
             "type": "array",
             "items": notifier,
-        }),
-    );
-    properties.insert(
-        "stopSignal".to_owned(),
-        json!({
+        },
+        "stopSignal": {
             "description": "The signal sent to the container's first process to stop it, for \
                 example SIGUSR1. Defaults to the image's own, else to SIGTERM. If \
-                lifecycle.stopSignal is set as well, both must be the same. Cannot be updated.",
+                lifecycle.stopSignal is set as well, both must be the same. Cannot be updated. Not \
+                allowed for ephemeral containers, nor for init containers that do not restart.",
             "type": "string",
-        }),
-    );
+        },
+    });
+    for name in [CONTAINER, EPHEMERAL_CONTAINER] {
+        if let Some(Value::Object(properties)) = definitions
+            .get_mut(name)
+            .and_then(|definition| definition.get_mut("properties"))
+            && let Value::Object(fields) = &fields
+        {
+            properties.extend(fields.clone());
+        }
+    }
 }
 
 /// Gives the product's own types, which call themselves by their bare name, a full one beside the
