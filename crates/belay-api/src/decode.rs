@@ -41,6 +41,9 @@ pub const MAX_DEPTH: usize = 120;
 /// How many problems are told at most.
 const MAX_PROBLEMS: usize = 100;
 
+/// How many characters of a field's path are told at most; far more than any real one has.
+const MAX_PATH: usize = 512;
+
 /// What becomes of unknown and duplicate fields: the query parameter `fieldValidation`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FieldValidation {

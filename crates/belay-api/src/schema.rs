@@ -6,8 +6,8 @@
 //!  CRDs of this crate ┘      + patch table     └─> openapi ─> components/schemas (made on demand)
 //! ```
 //!
-//! The sources are wordy: descriptions alone are over a megabyte. What every request needs is the
-//! bare structure, so it is compiled once, on first use, into an arena with interned names of a few
+//! The sources are wordy: most of them is descriptions. What every request needs is the bare
+//! structure, so it is compiled once, on first use, into an arena with interned names of a few
 //! dozen kilobytes, and the sources are dropped. OpenAPI documents are asked for rarely, so they
 //! are made again each time.
 //!

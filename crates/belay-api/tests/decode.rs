@@ -127,6 +127,17 @@ fn problems_are_told_once_and_not_without_end() {
 }
 
 #[test]
+fn what_is_told_stays_small_however_long_the_names_are() {
+    let long = "k".repeat(100_000);
+    let twice: String = (0..200).map(|i| format!(r#""a{i}":1,"a{i}":1,"#)).collect();
+    let text = format!(
+        r#"{{"{long}":1,"metadata":{{"managedFields":[{{"fieldsV1":{{"{long}":{{{twice}"z":1}}}}}}]}}}}"#
+    );
+    let told: usize = warnings("Pod", &text).iter().map(String::len).sum();
+    assert!(told < 100 * 600, "{told} bytes");
+}
+
+#[test]
 fn names_are_case_sensitive_and_odd_ones_are_escaped() {
     assert_eq!(
         warnings("Pod", r#"{"Spec": {}, "a\"\n\u0001": 1}"#),

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-use super::{DecodeError, MAX_DEPTH, MAX_PROBLEMS, hints, quoted, scalar};
+use super::{DecodeError, MAX_DEPTH, MAX_PATH, MAX_PROBLEMS, hints, quoted, scalar};
 use crate::schema::{Node, Type};
 
 /// What the walk knows and has found so far.
@@ -37,7 +37,7 @@ impl<'k> Reader<'k> {
     }
 
     fn wrong_type<E: Error>(&mut self, expected: &'static str, found: String) -> E {
-        let path = self.path.clone();
+        let path = self.place();
         self.fail(DecodeError::Type {
             path,
             expected,
@@ -48,7 +48,7 @@ impl<'k> Reader<'k> {
     fn enter<E: Error>(&mut self) -> Result<(), E> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
-            let path = scalar::shortened(&self.path);
+            let path = self.place();
             return Err(self.fail(DecodeError::TooDeep { path }));
         }
         Ok(())
@@ -79,9 +79,15 @@ impl<'k> Reader<'k> {
         self.path.truncate(before);
     }
 
+    /// The path as it is told. Keys are data and may be long; told in full, each in a hundred
+    /// problems, they would make an answer many times the size of the request.
+    fn place(&self) -> String {
+        scalar::shortened(&self.path, MAX_PATH)
+    }
+
     fn unknown(&mut self, name: &str) {
         let before = self.down(name);
-        let mut problem = format!("unknown field {}", quoted(&self.path));
+        let mut problem = format!("unknown field {}", quoted(&self.place()));
         if let Some(hint) = hints::hint(self.kind, &self.path) {
             problem.push_str(": ");
             problem.push_str(hint);
@@ -92,7 +98,7 @@ impl<'k> Reader<'k> {
 
     fn duplicate(&mut self, name: &str) {
         let before = self.down(name);
-        let problem = format!("duplicate field {}", quoted(&self.path));
+        let problem = format!("duplicate field {}", quoted(&self.place()));
         self.up(before);
         self.note(problem);
     }

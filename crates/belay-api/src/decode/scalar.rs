@@ -10,11 +10,12 @@ use super::quoted;
 const SHOWN: usize = 64;
 
 pub(super) fn found(text: &str) -> String {
-    format!("the string {}", quoted(&shortened(text)))
+    format!("the string {}", quoted(&shortened(text, SHOWN)))
 }
 
-pub(super) fn shortened(text: &str) -> String {
-    match text.char_indices().nth(SHOWN) {
+/// At most `length` characters of `text`.
+pub(super) fn shortened(text: &str, length: usize) -> String {
+    match text.char_indices().nth(length) {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text.to_owned(),
     }
