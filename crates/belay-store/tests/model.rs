@@ -1,6 +1,7 @@
 //! The store against a plain model of it, under random sequences of everything.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use belay_store::{
     Change, Expect, Options, Revision, Store, WatchError, WatchItem, Write, WriteError,
@@ -307,8 +308,9 @@ async fn check_watch(store: &Store<Meta>, model: &Model, after: u64, prefix: &st
         .iter()
         .filter(|(revision, key, ..)| *revision > after && key.starts_with(prefix));
     for (revision, key, shown, previous, deleted) in expected {
-        let Ok(WatchItem::Event(event)) = watch.next().await else {
-            panic!("an event is missing")
+        let next = tokio::time::timeout(Duration::from_secs(60), watch.next()).await;
+        let Ok(Ok(WatchItem::Event(event))) = next else {
+            panic!("revision {revision} is missing: {next:?}")
         };
         assert_eq!((event.revision.0, &*event.entry.key), (*revision, *key));
         assert_eq!(
