@@ -65,13 +65,7 @@ fn disturbs(name: &str) -> bool {
     ];
     let cargo = name.starts_with("CARGO") && !kept.iter().any(|prefix| name.starts_with(prefix));
     let linker = name.starts_with("CARGO_TARGET_") && name.ends_with("_LINKER");
-    let flags = [
-        "RUSTFLAGS",
-        "RUSTC_WRAPPER",
-        "RUSTC_WORKSPACE_WRAPPER",
-        "RUSTC_LINKER",
-        "RUSTC",
-    ];
+    let flags = ["RUSTFLAGS", "RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER"];
     (cargo && !linker) || flags.contains(&name) || name.starts_with("CLIPPY_")
 }
 

@@ -20,6 +20,7 @@ use belay_shim::clock::Wall;
 use belay_shim::instance::{self, Durable, Ending, StartError, StartFailure, Started};
 use belay_shim::proc;
 use jiff::Timestamp;
+use tokio::task::JoinSet;
 use tracing::{error, info};
 
 use self::container::{CONFIG, Container, container_spec};
@@ -188,16 +189,25 @@ impl PodRuntime for ProcessRuntime {
     async fn list(&self) -> Result<Vec<ContainerState>, RuntimeError> {
         let shared = Arc::clone(&self.shared);
         let found = blocking(move || shared.load_all()).await?;
-        let mut states = Vec::with_capacity(found.len());
+        // All at once: one that has to be cleared up takes its time.
+        let mut looking = JoinSet::new();
         for container in found {
-            let id = container.id.clone();
-            match self.state_of(container).await {
+            let runtime = self.clone();
+            looking.spawn(async move {
+                let id = container.id.clone();
+                (id, runtime.state_of(container).await)
+            });
+        }
+        let mut states = Vec::with_capacity(looking.len());
+        for (id, state) in looking.join_all().await {
+            match state {
                 Ok(state) => states.push(state),
                 Err(RuntimeError::NotFound { .. }) => {}
                 // One that cannot be read must not hide the others.
                 Err(error) => error!(container = %id, %error, "cannot tell a container's state"),
             }
         }
+        states.sort_by(|one, other| one.id.cmp(&other.id));
         Ok(states)
     }
 

@@ -390,6 +390,36 @@ async fn after_a_restart_of_the_machine_everything_is_known_to_be_dead() {
 }
 
 #[tokio::test]
+async fn an_outcome_that_cannot_be_written_is_told_and_written_when_it_can() {
+    let bench = Bench::new();
+    let (id, target) = bench.sleeper().await;
+    let go = bench.path("go");
+    let script = format!(
+        "while [ ! -e {} ]; do sleep 0.02; done; exit 8",
+        go.display()
+    );
+    let mut running = target.start(&exec("full", &script, LONG)).await.unwrap();
+    // As good as a full disk: the file cannot be made.
+    let dir = bench.exec_dir(&id, "full");
+    std::fs::create_dir(dir.join(".exit.new")).unwrap();
+    std::fs::write(&go, "").unwrap();
+    let report = soon(running.wait()).await.unwrap();
+    assert_eq!(report.outcome, Outcome::Exited { code: 8 });
+    assert!(!exists(&dir.join(instance::EXIT)));
+    // Another agent is told as well.
+    let Found::Running(mut running) = target.find(&attempt("full")).await.unwrap() else {
+        panic!("nobody knows of it");
+    };
+    assert_eq!(soon(running.wait()).await.unwrap(), report);
+    std::fs::remove_dir(dir.join(".exit.new")).unwrap();
+    until("it is written", || exists(&dir.join(instance::EXIT))).await;
+    assert!(matches!(
+        target.find(&attempt("full")).await.unwrap(),
+        Found::Ended(_)
+    ));
+}
+
+#[tokio::test]
 async fn spoilt_files_are_errors_and_do_not_hide_other_containers() {
     let bench = Bench::new();
     let (good, _) = bench.sleeper().await;

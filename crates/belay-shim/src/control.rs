@@ -18,8 +18,8 @@ pub const KILLED: &str = "killed";
 /// The answer to a message that is not understood.
 pub const ERROR: &str = "error";
 
-/// More than one agent with a few questions there never is.
-const MAX_CLIENTS: usize = 32;
+/// One agent with a question for every action that it may run at once, and some to spare.
+const MAX_CLIENTS: usize = 128;
 
 #[derive(Debug)]
 struct Client {

@@ -22,6 +22,7 @@ pub fn kill_members(rule: &Membership, patience: Duration, reap: &mut dyn FnMut(
     let own_session = Process::read(own_pid).map(|process| process.session);
     let mut pause = Duration::from_micros(200);
     let mut seen = HashSet::new();
+    let mut clean = false;
     loop {
         let Ok(all) = proc::snapshot() else {
             return vec!["unknown: /proc cannot be read".to_owned()];
@@ -43,8 +44,16 @@ pub fn kill_members(rule: &Membership, patience: Duration, reap: &mut dyn FnMut(
         }
         reap();
         if living.is_empty() {
-            return Vec::new();
+            // Marks cannot be read in the moment of an exec. Descent can; without it only a
+            // second look is certain.
+            if rule.descendants_of.is_some() || clean {
+                return Vec::new();
+            }
+            clean = true;
+            thread::sleep(Duration::from_millis(5));
+            continue;
         }
+        clean = false;
         if begin.elapsed() >= patience {
             return living
                 .iter()
@@ -105,7 +114,7 @@ mod tests {
             .spawn()
             .unwrap();
         let rule = Membership {
-            mark: Some((proc::CONTAINER_MARK, id)),
+            marks: vec![(proc::CONTAINER_MARK, id)],
             ..Membership::default()
         };
         let count = || {

@@ -112,8 +112,8 @@ pub fn has_variable(environment: &[u8], name: &str, value: &str) -> bool {
 pub struct Membership {
     /// All descendants of this process, itself not.
     pub descendants_of: Option<Pid>,
-    /// Everything with this variable in its environment, and all its descendants.
-    pub mark: Option<(&'static str, String)>,
+    /// Everything with all of these variables in its environment, and all its descendants.
+    pub marks: Vec<(&'static str, String)>,
     /// All descendants of the shims of this container's execs, the shims themselves not.
     pub execs_of: Option<String>,
     /// Nothing that was forked before this (clock ticks since boot) can belong.
@@ -138,15 +138,14 @@ pub fn members(
     if let Some(root) = rule.descendants_of {
         descend(root, &children, &mut members);
     }
-    if rule.mark.is_some() || rule.execs_of.is_some() {
+    if !rule.marks.is_empty() || rule.execs_of.is_some() {
         for process in all {
             if process.start_time < rule.not_before || process.is_dead() {
                 continue;
             }
             let environment = environment(process.pid);
-            if let Some((name, value)) = &rule.mark
-                && has_variable(&environment, name, value)
-            {
+            let has = |(name, value): &(&str, String)| has_variable(&environment, name, value);
+            if !rule.marks.is_empty() && rule.marks.iter().all(has) {
                 members.insert(process.pid);
                 descend(process.pid, &children, &mut members);
             }
@@ -255,7 +254,7 @@ mod tests {
     fn marked_processes_belong_with_what_they_started() {
         let all = [process(20, 1), process(21, 20), process(22, 1)];
         let rule = Membership {
-            mark: Some((CONTAINER_MARK, "c1".to_owned())),
+            marks: vec![(CONTAINER_MARK, "c1".to_owned())],
             ..Membership::default()
         };
         let mut environment = |pid| match pid {
@@ -264,6 +263,24 @@ mod tests {
             _ => Vec::new(),
         };
         assert_eq!(sorted(members(&all, &rule, &mut environment)), [20, 21]);
+    }
+
+    #[test]
+    fn all_marks_are_needed() {
+        let all = [process(20, 1), process(21, 1)];
+        let marks = vec![
+            (CONTAINER_MARK, "c1".to_owned()),
+            (ATTEMPT_MARK, "a1".to_owned()),
+        ];
+        let rule = Membership {
+            marks,
+            ..Membership::default()
+        };
+        let mut environment = |pid| match pid {
+            20 => b"BELAY_CONTAINER_ID=c2\0BELAY_ATTEMPT_ID=a1\0".to_vec(),
+            _ => b"BELAY_CONTAINER_ID=c1\0BELAY_ATTEMPT_ID=a1\0".to_vec(),
+        };
+        assert_eq!(sorted(members(&all, &rule, &mut environment)), [21]);
     }
 
     #[test]
@@ -308,7 +325,7 @@ mod tests {
         let mut old = process(40, 1);
         old.start_time = 5;
         let rule = Membership {
-            mark: Some((CONTAINER_MARK, "c1".to_owned())),
+            marks: vec![(CONTAINER_MARK, "c1".to_owned())],
             not_before: 6,
             ..Membership::default()
         };

@@ -213,13 +213,16 @@ fn membership(spec: &Spec, not_before: u64) -> Membership {
     match &spec.kind {
         Kind::Container { .. } => Membership {
             descendants_of,
-            mark: Some((proc::CONTAINER_MARK, spec.container.clone())),
+            marks: vec![(proc::CONTAINER_MARK, spec.container.clone())],
             execs_of: Some(spec.container.clone()),
             not_before,
         },
         Kind::Exec { attempt, .. } => Membership {
             descendants_of,
-            mark: Some((proc::ATTEMPT_MARK, attempt.clone())),
+            marks: vec![
+                (proc::CONTAINER_MARK, spec.container.clone()),
+                (proc::ATTEMPT_MARK, attempt.clone()),
+            ],
             execs_of: None,
             not_before,
         },

@@ -101,7 +101,7 @@ impl Container {
             gate::close(dir).map_err(RuntimeError::io("close the gate in", dir))?;
             let rule = Membership {
                 descendants_of: None,
-                mark: Some((CONTAINER_MARK, self.id.to_string())),
+                marks: vec![(CONTAINER_MARK, self.id.to_string())],
                 execs_of: Some(self.id.to_string()),
                 not_before: started.map_or(0, |started| started.start_time),
             };
@@ -133,7 +133,10 @@ impl Container {
         if self.same_boot {
             let rule = Membership {
                 descendants_of: None,
-                mark: Some((ATTEMPT_MARK, attempt.to_string())),
+                marks: vec![
+                    (CONTAINER_MARK, self.id.to_string()),
+                    (ATTEMPT_MARK, attempt.to_string()),
+                ],
                 execs_of: None,
                 not_before: started.map_or(0, |started| started.start_time),
             };

@@ -240,12 +240,17 @@ impl Target for ProcessTarget {
         };
         let container = &self.container;
         let mut talk = Talk::new(container.instance.clone(), container.same_boot).of_first();
-        // Whatever is told but a kill that failed means that it has ended: without its shim, too,
-        // because it dies with it.
+        // Whatever is told but a kill that failed means that it has ended.
         while identity::handle(first, &self.shared.boot_id).is_some() {
             match talk.told().await {
                 Ok(Told::Unkillable(_)) => {}
-                Ok(Told::Abandoned(_)) => sleep(Duration::from_millis(1)).await,
+                // It should have died with its shim; now it does.
+                Ok(Told::Abandoned(started)) => {
+                    let container = container.clone();
+                    blocking(move || container.bury(started.as_ref()))
+                        .await
+                        .map_err(|error| failed("clear up after a container")(error.into()))?;
+                }
                 Ok(_) => return Ok(()),
                 Err(error) => return Err(failed("wait for a container")(error.into())),
             }
