@@ -33,6 +33,8 @@ pub(crate) fn run(chosen: &[String]) -> anyhow::Result<()> {
         cargo.args(chosen);
     }
     cargo.args(["--", "--show-output"]);
+    // Where an error of a test was made is told by its text; a page of frames hides it.
+    cargo.env("RUST_LIB_BACKTRACE", "0");
     match kubectl {
         Some(path) => cargo.env("BELAY_KUBECTL", path),
         None => cargo.env_remove("BELAY_KUBECTL"),
