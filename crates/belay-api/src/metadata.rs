@@ -271,6 +271,7 @@ pub(crate) fn not_negative(path: &Path, value: i64) -> FieldError {
 }
 
 #[cfg(test)]
+#[allow(clippy::needless_pass_by_value)] // `json!` reads best as the argument itself
 mod tests {
     use super::*;
     use serde_json::json;

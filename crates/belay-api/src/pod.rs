@@ -260,6 +260,7 @@ impl Metadata for Pod {
 }
 
 #[cfg(test)]
+#[allow(clippy::needless_pass_by_value)] // `json!` reads best as the argument itself
 mod tests {
     use super::*;
     use crate::signal::Signal;

@@ -1,5 +1,8 @@
 //! Whatever JSON comes, rules and windows answer; and what goes through a window comes back.
 
+// A test that cannot go on stops; and `json!` reads best as the argument itself.
+#![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
+
 use belay_api::gates::{Feature, FeatureGates};
 use belay_api::metadata::{self, NameRule};
 use belay_api::notification::PodNotification;

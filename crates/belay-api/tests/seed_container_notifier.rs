@@ -1,6 +1,9 @@
 //! The promises of the container notifier design (phases 1 and 2, without selectors) that are
 //! about the API. Each test quotes the sentence that it keeps.
 
+// A test that cannot go on stops; and `json!` reads best as the argument itself.
+#![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
+
 use belay_api::gates::{Feature, FeatureGates};
 use belay_api::notification::{
     ContainerNotificationStatus, ErrorType, PodNotification, PodNotificationSpec,

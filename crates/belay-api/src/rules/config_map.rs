@@ -75,6 +75,7 @@ fn unchanged_if_immutable(new: &Cursor<'_>, old: &Cursor<'_>) -> Vec<FieldError>
 }
 
 #[cfg(test)]
+#[allow(clippy::needless_pass_by_value)] // `json!` reads best as the argument itself
 mod tests {
     use super::*;
     use serde_json::json;

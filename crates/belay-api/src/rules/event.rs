@@ -76,6 +76,7 @@ fn complete(event: &Cursor<'_>, errors: &mut Vec<FieldError>) {
 }
 
 #[cfg(test)]
+#[allow(clippy::needless_pass_by_value)] // `json!` reads best as the argument itself
 mod tests {
     use super::*;
     use serde_json::json;

@@ -42,6 +42,7 @@ fn validate(object: &Value) -> Vec<FieldError> {
 }
 
 #[cfg(test)]
+#[allow(clippy::needless_pass_by_value)] // `json!` reads best as the argument itself
 mod tests {
     use super::*;
     use serde_json::json;

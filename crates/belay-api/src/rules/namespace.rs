@@ -96,6 +96,7 @@ fn finalizers(object: &Value) -> Vec<FieldError> {
 }
 
 #[cfg(test)]
+#[allow(clippy::needless_pass_by_value)] // `json!` reads best as the argument itself
 mod tests {
     use super::*;
 

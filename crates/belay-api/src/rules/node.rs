@@ -131,6 +131,7 @@ fn addresses(addresses: &Cursor<'_>, errors: &mut Vec<FieldError>) {
 }
 
 #[cfg(test)]
+#[allow(clippy::needless_pass_by_value)] // `json!` reads best as the argument itself
 mod tests {
     use super::*;
     use serde_json::json;

@@ -26,6 +26,7 @@ mod signals;
 mod spec;
 mod status;
 #[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::needless_pass_by_value)] // in what the tests share
 mod tests;
 mod update;
 mod volumes;

@@ -105,7 +105,7 @@ fn a_deadline_only_comes_nearer() {
     };
     let to = |seconds: Value| {
         update_from(with(10), move |pod| {
-            pod["spec"]["activeDeadlineSeconds"] = seconds
+            pod["spec"]["activeDeadlineSeconds"] = seconds;
         })
     };
     assert_eq!(to(json!(9)), nothing());
