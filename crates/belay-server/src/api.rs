@@ -38,6 +38,8 @@ pub(crate) struct Api {
     pub(crate) pki: Pki,
     pub(crate) metrics: Metrics,
     pub(crate) audit: Audit,
+    /// Made when it is first asked for: it costs a whole document for each group version.
+    pub(crate) openapi_index: std::sync::OnceLock<Value>,
     /// How often a quiet watch that asked for bookmarks gets one.
     pub(crate) bookmark_every: Duration,
     /// Cancelled when the server stops: ends watches, which would otherwise hold connections open.
@@ -222,7 +224,7 @@ impl Api {
         }
         record.code = response.status().as_u16();
         self.metrics.request(&record, started.elapsed());
-        self.audit.write(record);
+        self.audit.write(&record);
         response
     }
 
@@ -289,7 +291,11 @@ impl Api {
                 discovery::resources(&self.registry, group, version)
                     .ok_or_else(ApiError::no_such_path)?,
             ),
-            Route::OpenApiIndex => answer(openapi::index(&self.registry)),
+            Route::OpenApiIndex => answer(
+                self.openapi_index
+                    .get_or_init(|| openapi::index(&self.registry))
+                    .clone(),
+            ),
             Route::OpenApi { group, version } => {
                 // kubectl asks for JSON; nothing else is produced.
                 form(headers)?;

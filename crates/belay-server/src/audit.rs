@@ -110,11 +110,11 @@ impl Audit {
         })
     }
 
-    pub(crate) fn write(&self, record: Record) {
+    pub(crate) fn write(&self, record: &Record) {
         if !record.worth_a_line() {
             return;
         }
-        let (Some(lines), Ok(mut line)) = (&self.lines, serde_json::to_vec(&record)) else {
+        let (Some(lines), Ok(mut line)) = (&self.lines, serde_json::to_vec(record)) else {
             return;
         };
         line.push(b'\n');

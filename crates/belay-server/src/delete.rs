@@ -250,7 +250,7 @@ mod tests {
 
     const NOW: &str = "2026-01-01T00:01:00Z";
 
-    fn pod(metadata: Value) -> Value {
+    fn pod(metadata: &Value) -> Value {
         let spec = json!({"nodeName": "n", "terminationGracePeriodSeconds": 30});
         json!({"metadata": metadata, "spec": spec})
     }
@@ -274,8 +274,8 @@ mod tests {
     #[test]
     fn a_running_pod_is_marked_and_a_config_map_goes_at_once() {
         let at = "2026-01-01T00:01:30Z".to_owned();
-        assert_eq!(marked(check("pods", &pod(json!({})), None)), (at, 30));
-        assert_eq!(check("pods", &pod(json!({})), Some(0)), Plan::Remove);
+        assert_eq!(marked(check("pods", &pod(&json!({})), None)), (at, 30));
+        assert_eq!(check("pods", &pod(&json!({})), Some(0)), Plan::Remove);
         assert_eq!(
             check("configmaps", &json!({"metadata": {}}), None),
             Plan::Remove
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn grace_may_shrink_and_never_grows() {
-        let going = pod(json!({
+        let going = pod(&json!({
             "deletionTimestamp": "2026-01-01T00:01:20Z", "deletionGracePeriodSeconds": 30}));
         assert_eq!(check("pods", &going, None), Plan::Unchanged);
         assert_eq!(check("pods", &going, Some(60)), Plan::Unchanged);
@@ -298,9 +298,9 @@ mod tests {
 
     #[test]
     fn finalizers_keep_even_a_forced_deletion() {
-        let held = pod(json!({"finalizers": ["a/b"]}));
+        let held = pod(&json!({"finalizers": ["a/b"]}));
         assert_eq!(marked(check("pods", &held, Some(0))).1, 0);
-        let going = pod(json!({"finalizers": ["a/b"],
+        let going = pod(&json!({"finalizers": ["a/b"],
             "deletionTimestamp": NOW, "deletionGracePeriodSeconds": 0}));
         assert_eq!(check("pods", &going, Some(0)), Plan::Unchanged);
     }

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Long-running tasks: the listener, one task per connection, the audit writer's thread, the
-//! store's committer thread, a renewal check.
+//! store's committer thread, and one that renews certificates and drops expired events.
 //!
 //! **Invariant:** handlers know no kinds. Everything about a kind is its entry in `registry`.
 //!
@@ -24,6 +24,7 @@ mod audit;
 mod authority;
 mod delete;
 mod discovery;
+mod expiry;
 mod identity;
 mod logs;
 mod metrics;

@@ -17,9 +17,10 @@ pub(crate) fn index(registry: &Registry) -> Value {
             "" => format!("api/{version}"),
             group => format!("apis/{group}/{version}"),
         };
-        // Clients cache a document under its hash; what is served changes with version and gates.
-        let kinds: Vec<&str> = registry.kinds().map(|k| k.kind).collect();
-        let seed = format!("{}{kinds:?}", env!("CARGO_PKG_VERSION"));
+        // Clients cache a document under its hash, so the hash is that of the document itself.
+        let seed = document(registry, group, version)
+            .unwrap_or_default()
+            .to_string();
         let hash: String = Sha256::digest(seed)
             .iter()
             .take(16)
@@ -127,7 +128,10 @@ fn operation(kind: &Kind, action: &str, parameters: &[&str]) -> Value {
 fn patch_body(kind: &Kind) -> Value {
     let mut content = Map::new();
     let patch = json!({"schema": {"type": "object"}});
-    for style in ["application/json-patch+json", "application/merge-patch+json"] {
+    for style in [
+        "application/json-patch+json",
+        "application/merge-patch+json",
+    ] {
         content.insert(style.to_owned(), patch.clone());
     }
     if kind.strategic_merge {

@@ -6,6 +6,8 @@ mod plain;
 mod podnotifications;
 mod pods;
 
+use std::time::Duration;
+
 use belay_api::gates::{Feature, FeatureGates};
 use belay_api::metadata::NameRule;
 use belay_api::rules::Rules;
@@ -40,6 +42,8 @@ pub(crate) struct Kind {
     pub(crate) unconditional_update: bool,
     /// The gate without which the kind is not served.
     pub(crate) gate: Option<Feature>,
+    /// How long after its last change an object is dropped by itself.
+    pub(crate) expires_after: Option<Duration>,
     /// Fields of a new object that the audit log names.
     pub(crate) audited: &'static [&'static str],
     pub(crate) strategy: &'static dyn Strategy,

@@ -33,7 +33,7 @@ pub(crate) fn object(
             let kind = call.resource.kind;
             let metadata = json!({"resourceVersion": value["metadata"]["resourceVersion"]});
             let rows = vec![row(kind, &value, include(call)?, now)];
-            json_response(code, table(kind, rows, &metadata, true).to_string())
+            json_response(code, table(kind, &rows, &metadata, true).to_string())
         }
     })
 }
@@ -80,8 +80,8 @@ pub(crate) fn list(
         .collect::<ApiResult<Vec<Value>>>()?;
     let body = if call.form == Form::Table {
         let (include, now) = (include(call)?, Timestamp::now());
-        let rows = values.iter().map(|v| row(kind, v, include, now)).collect();
-        table(kind, rows, &metadata, true)
+        let rows: Vec<Value> = values.iter().map(|v| row(kind, v, include, now)).collect();
+        table(kind, &rows, &metadata, true)
     } else {
         json!({
             "kind": "PartialObjectMetadataList",
@@ -115,7 +115,7 @@ pub(crate) fn row(kind: &Kind, object: &Value, include: Include, now: Timestamp)
     Value::Object(row)
 }
 
-pub(crate) fn table(kind: &Kind, rows: Vec<Value>, metadata: &Value, columns: bool) -> Value {
+pub(crate) fn table(kind: &Kind, rows: &[Value], metadata: &Value, columns: bool) -> Value {
     let definitions: Vec<Value> = if columns {
         kind.columns
             .iter()

@@ -199,7 +199,10 @@ mod tests {
     use super::*;
     use belay_api::gates::FeatureGates;
 
-    fn check(path: &str) -> Option<(String, Option<String>, Option<String>, Option<String>)> {
+    /// Plural, namespace, name and subresource.
+    type Parsed = (String, Option<String>, Option<String>, Option<String>);
+
+    fn check(path: &str) -> Option<Parsed> {
         let registry = Registry::new(&FeatureGates::default());
         match route(path, &registry) {
             Ok(Route::Resource(r)) => {

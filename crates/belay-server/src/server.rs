@@ -96,6 +96,7 @@ pub enum ServerError {
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 const RENEWAL_CHECK: Duration = Duration::from_secs(12 * 3600);
+const EXPIRY_CHECK: Duration = Duration::from_secs(5 * 60);
 /// Kept free on the disk, so that deleting and compacting remain possible.
 const MIN_FREE: u64 = 16 * 1024 * 1024;
 const HISTORY_EVENTS: usize = 10_000;
@@ -149,6 +150,7 @@ impl Server {
             pki,
             metrics: Metrics::new(&config.gates),
             audit: Audit::open(&audit_path).map_err(io(&audit_path))?,
+            openapi_index: std::sync::OnceLock::new(),
             bookmark_every: BOOKMARK_EVERY,
             stopping: CancellationToken::new(),
         };
@@ -178,17 +180,9 @@ impl Server {
         let Some(listener) = listener else {
             return Ok(());
         };
-        let renewal = tokio::spawn({
-            let server = self.clone();
-            async move {
-                loop {
-                    tokio::time::sleep(RENEWAL_CHECK).await;
-                    server.renew();
-                }
-            }
-        });
+        let upkeep = tokio::spawn(self.clone().upkeep());
         serve::listen(Arc::clone(&self.api), listener, tls, shutdown).await;
-        renewal.abort();
+        upkeep.abort();
         self.api.store.shutdown().await;
         Ok(())
     }
@@ -219,6 +213,20 @@ impl Server {
     /// As [`Store::backup`].
     pub fn backup(&self, path: &Path) -> Result<belay_store::Revision, belay_store::BackupError> {
         self.api.store.backup(path)
+    }
+
+    /// Renews certificates and drops what has expired, from time to time.
+    async fn upkeep(self) {
+        let mut renewal = tokio::time::interval(RENEWAL_CHECK);
+        let mut expiry = tokio::time::interval(EXPIRY_CHECK);
+        // The first tick comes at once, and everything was just made.
+        renewal.tick().await;
+        loop {
+            tokio::select! {
+                _ = renewal.tick() => self.renew(),
+                _ = expiry.tick() => self.api.drop_expired(jiff::Timestamp::now()).await,
+            }
+        }
     }
 
     fn renew(&self) {

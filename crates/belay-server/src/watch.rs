@@ -218,7 +218,7 @@ impl Lines {
                     render::Include::Metadata,
                     Timestamp::now(),
                 )];
-                render::table(self.kind, rows.into(), &json!({}), with_columns)
+                render::table(self.kind, &rows, &json!({}), with_columns)
             }
             Form::Metadata | Form::Json => render::metadata_only(&value),
         };
@@ -232,7 +232,7 @@ impl Lines {
             metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
         let object = match self.form {
-            Form::Table => render::table(self.kind, Vec::new(), &metadata, false),
+            Form::Table => render::table(self.kind, &[], &metadata, false),
             _ => json!({
                 "kind": self.kind.kind,
                 "apiVersion": self.kind.api_version(),

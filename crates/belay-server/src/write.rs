@@ -255,7 +255,7 @@ impl Api {
                 let failed = |e: belay_patch::PatchError| patch_error(&e);
                 match style {
                     PatchStyle::Json => {
-                        belay_patch::json_patch(&mut next, &patch).map_err(failed)?
+                        belay_patch::json_patch(&mut next, &patch).map_err(failed)?;
                     }
                     PatchStyle::Merge => {
                         if !patch.is_object() {

@@ -40,6 +40,7 @@ pub(super) static NODES: Kind = Kind {
     generation: false,
     unconditional_update: true,
     gate: None,
+    expires_after: None,
     audited: &[],
     strategy: &Plain(belay_api::rules::NODE),
 };

@@ -1,5 +1,7 @@
 //! Kinds with little behaviour of their own: namespaces, events, config maps, leases.
 
+use std::time::Duration;
+
 use belay_api::metadata::NameRule;
 use belay_api::rules::Rules;
 use serde_json::{Value, json};
@@ -42,6 +44,7 @@ pub(super) static NAMESPACES: Kind = Kind {
     generation: false,
     unconditional_update: true,
     gate: None,
+    expires_after: None,
     audited: &[],
     strategy: &Namespaces,
 };
@@ -118,6 +121,7 @@ pub(super) static CONFIG_MAPS: Kind = Kind {
     generation: false,
     unconditional_update: true,
     gate: None,
+    expires_after: None,
     audited: &[],
     strategy: &Plain(belay_api::rules::CONFIG_MAP),
 };
@@ -146,6 +150,7 @@ pub(super) static LEASES: Kind = Kind {
     generation: false,
     unconditional_update: false,
     gate: None,
+    expires_after: None,
     audited: &[],
     strategy: &Plain(belay_api::rules::LEASE),
 };
@@ -233,6 +238,7 @@ pub(super) static EVENTS: Kind = Kind {
     generation: false,
     unconditional_update: true,
     gate: None,
+    expires_after: Some(Duration::from_secs(3600)),
     audited: &[],
     strategy: &Plain(belay_api::rules::EVENT),
 };

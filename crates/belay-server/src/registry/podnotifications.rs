@@ -64,6 +64,7 @@ pub(super) static POD_NOTIFICATIONS: Kind = Kind {
     generation: true,
     unconditional_update: false,
     gate: Some(Feature::ContainerNotifier),
+    expires_after: None,
     audited: &["/spec/podName", "/spec/notifier"],
     strategy: &PodNotifications,
 };

@@ -59,6 +59,7 @@ pub(super) static PODS: Kind = Kind {
     generation: true,
     unconditional_update: true,
     gate: None,
+    expires_after: None,
     audited: &[],
     strategy: &Pods,
 };
