@@ -12,6 +12,7 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
 use tokio::sync::{mpsc, oneshot};
 
@@ -31,6 +32,10 @@ const GROUP_BYTES: usize = 4 << 20;
 /// Obsolete records are removed this many at a time: removing each on its own would rewrite pages
 /// over and over, and letting more pile up would make one group slow.
 pub(crate) const GARBAGE_RECORDS: usize = 256;
+/// The same when the disk is nearly full and every record counts.
+const GARBAGE_RECORDS_WHEN_SHORT: usize = 16;
+/// Shrinking the file may take no more than one part in this many of the committer's time.
+const SHRINK_SHARE: u32 = 5;
 
 /// The answer to one write.
 pub(crate) type Answer<M> = Result<Arc<Entry<M>>, WriteError<M>>;
@@ -78,6 +83,19 @@ pub enum Fatal {
         #[source]
         source: Box<redb::Error>,
     },
+    /// The file could not be made smaller, and the engine will not go on after that.
+    #[error(
+        "the store {} could not give unused space back to a nearly full disk ({source}). Free some \
+         space and start again; everything acknowledged is safe",
+        path.display()
+    )]
+    Shrink {
+        /// The store's file.
+        path: PathBuf,
+        /// What the engine said.
+        #[source]
+        source: Box<redb::Error>,
+    },
     /// The committer's own code, or an `encode` or `derive` it called, panicked.
     #[error(
         "the store {} stopped over a fault in the program: {message}. Start again; everything \
@@ -104,6 +122,10 @@ pub(crate) struct Committer<M> {
     pub(crate) garbage: Vec<Revision>,
     /// How many of them are let pile up.
     pub(crate) garbage_limit: usize,
+    /// Whether records were removed since the file was last shrunk.
+    pub(crate) shrinkable: bool,
+    /// When the file may be shrunk next.
+    pub(crate) shrink_after: Instant,
 }
 
 impl<M> Committer<M> {
@@ -134,14 +156,14 @@ impl<M> Committer<M> {
     }
 
     fn commit_group(&mut self, first: Request<M>) -> Result<(), Fatal> {
-        let (group, answers) = self.gather(first);
+        let free = self.make_room()?;
+        let short = self.space.short(free);
+        let (group, answers) = self.gather(first, free);
         let events = group.into_events();
         if let (Some(first), Some(last)) = (events.first(), events.last()) {
             let (first, last) = (first.revision, last.revision);
-            let garbage = match self.garbage.len() >= self.garbage_limit {
-                true => std::mem::take(&mut self.garbage),
-                false => Vec::new(),
-            };
+            let garbage = self.take_garbage(short);
+            self.shrinkable |= !garbage.is_empty();
             let compacted = self.shared.read().compacted();
             self.disk
                 .commit(&events, &garbage, compacted)
@@ -172,15 +194,44 @@ impl<M> Committer<M> {
         Ok(())
     }
 
+    /// The obsolete records that the next commit should remove, if there are enough of them.
+    fn take_garbage(&mut self, short: bool) -> Vec<Revision> {
+        let limit = match short {
+            true => self.garbage_limit.min(GARBAGE_RECORDS_WHEN_SHORT),
+            false => self.garbage_limit,
+        };
+        match self.garbage.len() >= limit {
+            true => std::mem::take(&mut self.garbage),
+            false => Vec::new(),
+        }
+    }
+
+    /// The free space of the disk. If there is too little of it, what the file no longer uses is
+    /// given back first, unless that was done a short while ago.
+    fn make_room(&mut self) -> Result<u64, Fatal> {
+        let free = self.space.free();
+        let begun = Instant::now();
+        if !self.space.short(free) || !self.shrinkable || begun < self.shrink_after {
+            return Ok(free);
+        }
+        self.disk.shrink().map_err(|source| Fatal::Shrink {
+            path: self.disk.path().to_owned(),
+            source: Box::new(source),
+        })?;
+        self.shrinkable = false;
+        self.shrink_after = Instant::now() + begun.elapsed() * (SHRINK_SHARE - 1);
+        Ok(self.space.free())
+    }
+
     /// Takes what is queued by now, up to the size of a group, and decides it.
     #[allow(clippy::type_complexity)]
     fn gather(
         &mut self,
         first: Request<M>,
+        free: u64,
     ) -> (Group<M>, Vec<(oneshot::Sender<Answer<M>>, Answer<M>)>) {
         let shared = Arc::clone(&self.shared);
         let visible = |key: &str| shared.read().get(key).cloned();
-        let free = self.space.free();
         let mut group = Group::after(shared.read().revision());
         let mut answers = Vec::new();
         let mut next = Some(first);

@@ -43,8 +43,7 @@ pub enum OpenError {
     },
     /// The file was a store once, and can no longer be trusted to hold everything.
     #[error(
-        "{} is damaged: {what}. Nothing was taken from it. Restore a backup in its place; \
-         keep the damaged file if no backup is newer",
+        "{} is damaged: {what}. Move it aside and put a backup in its place",
         path.display()
     )]
     Damaged {
@@ -185,7 +184,7 @@ impl Disk {
                 path: path.to_owned(),
             }
             .load(derive, limits)?;
-            opened.disk.acknowledge_loaded(opened.state.revision())?;
+            opened.disk.settle(opened.state.revision())?;
             Ok(opened)
         }));
         match opened {
@@ -235,11 +234,12 @@ impl Disk {
         })
     }
 
-    /// A group that was on disk but not yet marked when the process died is told to everybody from
-    /// now on, so it is marked as well.
-    fn acknowledge_loaded(&mut self, revision: Revision) -> Result<(), LoadError> {
+    /// A group that a killed process had written but not yet synced is shown to everybody from now
+    /// on, so it has to be as safe as any other first.
+    fn settle(&mut self, revision: Revision) -> Result<(), FrameError> {
+        self.marks.sync()?;
         if revision > self.marks.acknowledged() {
-            self.marks.acknowledge(revision).map_err(FrameError::from)?;
+            self.marks.acknowledge(revision)?;
         }
         Ok(())
     }
@@ -273,6 +273,12 @@ impl Disk {
         }
         write.commit()?;
         self.marks.acknowledge(last.revision)?;
+        Ok(())
+    }
+
+    /// Gives pages that are no longer used back to the file system. Slow: it moves pages.
+    pub(crate) fn shrink(&mut self) -> Result<(), redb::Error> {
+        self.db.compact()?;
         Ok(())
     }
 

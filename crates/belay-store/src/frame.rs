@@ -145,6 +145,11 @@ impl Marks {
         self.acknowledged
     }
 
+    /// Makes everything written to the storage so far safe, whoever wrote it.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.frame.inner.sync_data()
+    }
+
     /// Notes that everything up to `revision` is on disk. Only true marks may be made.
     pub(crate) fn acknowledge(&mut self, revision: Revision) -> io::Result<()> {
         self.frame

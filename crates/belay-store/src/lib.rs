@@ -45,6 +45,18 @@ mod store;
 mod watch;
 mod write;
 
+/// What fuzzing reaches and nobody else needs.
+#[doc(hidden)]
+pub mod fuzzing {
+    /// Reads a record and writes it again.
+    pub fn read_and_write_record(revision: u64, bytes: &[u8]) -> Option<Vec<u8>> {
+        let record = crate::record::Record::read(crate::Revision(revision), bytes).ok()?;
+        let mut written = vec![0; record.length()];
+        record.write(&mut written);
+        Some(written)
+    }
+}
+
 pub use backup::BackupError;
 pub use committer::Fatal;
 pub use disk::OpenError;

@@ -1,7 +1,8 @@
 //! How much room the disk has left.
 //!
 //! Running into a full disk in the middle of a commit ends the process, so writes that add data are
-//! refused before it comes to that. Deleting is still allowed: it is how room is made.
+//! refused before it comes to that. Deleting is still allowed: it is how room is made, once what was
+//! deleted has left the history.
 
 use std::fs::File;
 use std::io;
@@ -49,6 +50,11 @@ impl Space {
         };
         rustix::fs::fstatvfs(directory)
             .map_or(u64::MAX, |stat| stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+
+    /// Whether the disk is so full that it is worth giving back what is no longer used.
+    pub(crate) fn short(&self, free: u64) -> bool {
+        free < self.min_free
     }
 
     /// Whether a write fits, when `free` bytes were free before a group that has taken `taken`.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use redb::StorageBackend;
 use tokio::sync::{mpsc, oneshot};
@@ -148,7 +149,8 @@ impl<M: Send + Sync + 'static> Store<M> {
     ///
     /// # Errors
     ///
-    /// See [`OpenError`]; none of them changes the content of the file.
+    /// See [`OpenError`]. A damaged file is refused every time; nothing but the engine's own attempt
+    /// at repair has touched it.
     pub fn open(path: &Path, options: Options<M>) -> Result<Self, OpenError> {
         let opened = Disk::open(path, &options.derive, options.limits())?;
         let space = Space::of(path, options.min_free_bytes).map_err(|source| OpenError::Io {
@@ -200,6 +202,8 @@ impl<M: Send + Sync + 'static> Store<M> {
             garbage,
             // A log should not hold more of what is gone than of what is kept.
             garbage_limit: history_events.clamp(1, GARBAGE_RECORDS),
+            shrinkable: true,
+            shrink_after: Instant::now(),
         };
         std::thread::Builder::new()
             .name("belay-store".to_owned())

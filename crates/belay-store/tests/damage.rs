@@ -106,7 +106,10 @@ impl Images {
     fn check(&self, image: &[u8], what: &str) -> Option<OpenError> {
         let path = self.dir.path().join("damaged");
         fs::write(&path, image).expect("write");
-        self.check_opened(|| Store::open(&path, options()), what)
+        let refused = self.check_opened(|| Store::open(&path, options()), what)?;
+        let again = Store::open(&path, options());
+        assert!(again.is_err(), "{what}: refused at first and then opened");
+        Some(refused)
     }
 
     /// The same in memory, for thousands of images.
@@ -195,7 +198,7 @@ fn truncation_of_a_real_file_is_explained() {
             .expect("refused");
         let text = error.to_string();
         assert!(
-            text.contains("damaged") && text.contains("Restore a backup"),
+            text.contains("damaged") && text.contains("put a backup in its place"),
             "{text}"
         );
     }

@@ -248,8 +248,8 @@ fn nothing_acknowledged_is_lost_while_the_log_is_compacted() {
     }
 }
 
-/// A store that loses power again and again, at a random sync each time, also while it recovers,
-/// and a client that watches all along and resumes from the last revision it has seen.
+/// A store that loses power or is killed again and again, at a random sync each time, also while it
+/// recovers, and a client that watches all along and resumes from the last revision it has seen.
 #[test]
 fn a_watcher_that_resumes_after_each_crash_sees_every_event_once_and_in_order() {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -260,15 +260,11 @@ fn a_watcher_that_resumes_after_each_crash_sees_every_event_once_and_in_order() 
         let mut dice = Dice::new(77);
         let mut truth = Truth::default();
         let mut watched: Vec<Seen> = Vec::new();
-        let mut image = {
-            let medium = Medium::default();
-            let store = Store::open_backend(medium.clone(), options(100_000)).expect("open");
-            store.shutdown().await;
-            medium.as_seen()
-        };
+        let mut medium = Medium::default();
+        let store = Store::open_backend(medium.clone(), options(100_000)).expect("open");
+        store.shutdown().await;
         let mut floor = Revision::FIRST;
-        for crash in 0..30 {
-            let medium = Medium::holding(std::mem::take(&mut image));
+        for crash in 0..40 {
             let left = Arc::new(Mutex::new(None));
             let running: Arc<OnceLock<Store<()>>> = Arc::default();
             let mut syncs = dice.below(25);
@@ -277,13 +273,19 @@ fn a_watcher_that_resumes_after_each_crash_sees_every_event_once_and_in_order() 
             medium.at_sync(move |unsynced| {
                 if syncs == 0 {
                     let visible = store_at_crash.get().map_or(floor, Store::revision);
-                    let crash = (visible, unsynced.survivor(&mut fate));
-                    at_crash.lock().expect("crash").get_or_insert(crash);
+                    let left = match fate.below(3) {
+                        0 => unsynced.after_kill(),
+                        _ => Medium::holding(unsynced.survivor(&mut fate)),
+                    };
+                    at_crash
+                        .lock()
+                        .expect("crash")
+                        .get_or_insert((visible, left));
                 }
                 syncs = syncs.saturating_sub(1);
             });
 
-            let store = Store::open_backend(medium, options(100_000)).expect("open");
+            let store = Store::open_backend(medium.clone(), options(100_000)).expect("open");
             let opened = shown(&store).await;
             // What was on its way when the power went may have arrived, whole; the rest is gone.
             opened.assert_true(&truth, floor, &format!("after crash {crash}"));
@@ -302,7 +304,7 @@ fn a_watcher_that_resumes_after_each_crash_sees_every_event_once_and_in_order() 
             // Whatever the watcher saw after the crash it saw in a world that is gone.
             watched.retain(|(revision, ..)| *revision <= visible);
             floor = visible;
-            image = survivor;
+            medium = survivor;
         }
         assert!(
             truth.revision() > Revision(200),

@@ -64,11 +64,6 @@ impl Medium {
         self.lock().at_sync = Some(Box::new(call));
     }
 
-    /// What a crash of the process alone leaves: everything that was written.
-    pub(crate) fn as_seen(&self) -> Vec<u8> {
-        self.lock().seen.clone()
-    }
-
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().expect("no test panics while it holds this")
     }
@@ -81,12 +76,32 @@ impl fmt::Debug for Medium {
 }
 
 /// What a disk holds for certain and what it may or may not have got.
+#[derive(Clone)]
 pub(crate) struct Unsynced {
     synced: Vec<u8>,
     ops: Vec<Op>,
 }
 
 impl Unsynced {
+    /// The disk as the next process finds it when only this one was killed: the system still shows
+    /// everything that was written, and still owes the disk what was not synced.
+    pub(crate) fn after_kill(&self) -> Medium {
+        let mut seen = self.synced.clone();
+        for op in &self.ops {
+            match op {
+                Op::SetLen(length) => seen.resize(*length, 0),
+                Op::Write { offset, data } => land(&mut seen, *offset, data, Landing::Whole),
+            }
+        }
+        let inner = Inner {
+            synced: self.synced.clone(),
+            seen,
+            ops: self.ops.clone(),
+            at_sync: None,
+        };
+        Medium(Arc::new(Mutex::new(inner)))
+    }
+
     /// One of the contents that may be found when the power is back.
     ///
     /// A cache writes back what it likes in any order, so any subset of the writes may have
