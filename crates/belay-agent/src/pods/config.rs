@@ -205,6 +205,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    // `json!` literals read better without a borrow.
+    #[allow(clippy::needless_pass_by_value)]
     fn config(container: Value) -> Result<ContainerConfig, Waiting> {
         let pod: Pod = serde_json::from_value(json!({
             "metadata": {"name": "db", "namespace": "ns", "uid": "u1", "labels": {"app": "x"}},

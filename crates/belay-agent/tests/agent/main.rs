@@ -1,5 +1,10 @@
 //! The agent against the real embedded server and the real process runtime.
 
+// Helpers of tests fail like tests do.
+#![allow(clippy::unwrap_used)]
+// `json!` literals read better without a borrow.
+#![allow(clippy::needless_pass_by_value)]
+
 mod notifications;
 mod pods;
 mod rig;

@@ -190,6 +190,27 @@ impl Rig {
     }
 }
 
+/// A test that fails leaves no process behind either.
+impl Drop for Rig {
+    fn drop(&mut self) {
+        let dir = self.agent_dir().join("runtime");
+        let cleaning = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .ok()?;
+            runtime.block_on(async {
+                let containers = ProcessRuntime::open(&dir).ok()?;
+                for state in containers.list().await.ok()? {
+                    let _ = containers.kill_tree(&state.id).await;
+                }
+                Some(())
+            })
+        });
+        let _ = cleaning.join();
+    }
+}
+
 /// Asks until there is an answer.
 pub(crate) async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     let started = tokio::time::Instant::now();

@@ -7,6 +7,8 @@ const AUTHOR: Author<'static> = Author {
     runtime: "process",
 };
 
+// `json!` literals read better without a borrow.
+#[allow(clippy::needless_pass_by_value)]
 fn object(status: Value) -> PodNotification {
     serde_json::from_value(json!({
         "apiVersion": "apps.k8s.io/v1alpha1",

@@ -42,7 +42,10 @@ fn instance(count: u32, code: Option<i32>) -> Instance {
     }
 }
 
-fn known(list: &[(&str, u32, Option<i32>)]) -> BTreeMap<String, Tracked> {
+/// Name, number of the newest incarnation, its exit code.
+type Known<'a> = (&'a str, u32, Option<i32>);
+
+fn known(list: &[Known<'_>]) -> BTreeMap<String, Tracked> {
     list.iter()
         .map(|(name, count, code)| {
             let mut tracked = Tracked::default();
@@ -71,8 +74,8 @@ fn build(pod: &Pod, tracked: &BTreeMap<String, Tracked>, over: bool) -> PodStatu
 
 #[test]
 fn the_phase_follows_from_policy_and_containers() {
-    let table: [(&str, Vec<(&str, u32, Option<i32>)>, &str); 12] = [
-        ("Always", vec![], "Pending"),
+    let table = [
+        ("Always", Vec::<Known<'_>>::new(), "Pending"),
         ("Always", vec![("a", 0, None)], "Pending"),
         ("Always", vec![("a", 0, None), ("b", 0, None)], "Running"),
         (
