@@ -183,7 +183,11 @@ async fn record(client: &Client, pod: &PodKey, kind: &str, reason: &str, note: &
 fn event(pod: &PodKey, kind: &str, reason: &str, note: &str, now: Timestamp) -> Value {
     let seconds = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     json!({
-        "metadata": {"generateName": format!("{}.", pod.name), "namespace": pod.namespace},
+        // As upstream names events: the object, and the time in hex.
+        "metadata": {
+            "name": format!("{}.{:x}", pod.name, now.as_nanosecond()),
+            "namespace": pod.namespace,
+        },
         "involvedObject": {
             "apiVersion": "v1",
             "kind": "Pod",

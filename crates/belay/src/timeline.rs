@@ -18,6 +18,9 @@ use crate::table::Table;
 enum Rank {
     Created,
     Claimed,
+    /// The life before the present one.
+    StartedBefore,
+    EndedBefore,
     Started,
     Event,
     Ended,
@@ -100,18 +103,28 @@ impl Timeline {
             init.chain(status.container_statuses.iter().flatten())
         });
         for status in statuses {
-            let states = [status.last_state.as_ref(), status.state.as_ref()];
-            for state in states.into_iter().flatten() {
+            let lives = [
+                (
+                    status.last_state.as_ref(),
+                    Rank::StartedBefore,
+                    Rank::EndedBefore,
+                ),
+                (status.state.as_ref(), Rank::Started, Rank::Ended),
+            ];
+            for (state, start, end) in lives {
+                let Some(state) = state else {
+                    continue;
+                };
                 if let Some(running) = &state.running {
-                    timeline.add(running.started_at.as_ref(), Rank::Started, || {
+                    timeline.add(running.started_at.as_ref(), start, || {
                         format!("{}: started", status.name)
                     });
                 }
                 if let Some(ended) = &state.terminated {
-                    timeline.add(ended.started_at.as_ref(), Rank::Started, || {
+                    timeline.add(ended.started_at.as_ref(), start, || {
                         format!("{}: started", status.name)
                     });
-                    timeline.add(ended.finished_at.as_ref(), Rank::Ended, || {
+                    timeline.add(ended.finished_at.as_ref(), end, || {
                         let reason = ended.reason.as_deref().unwrap_or("ended");
                         format!("{}: {reason}, exit code {}", status.name, ended.exit_code)
                     });
@@ -352,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_restarted_shows_both_lives() {
+    fn a_pod_that_restarted_shows_both_lives_in_order() {
         let pod: Pod = serde_json::from_value(json!({
             "metadata": {"name": "db", "creationTimestamp": "2026-01-01T00:00:00Z"},
             "status": {"containerStatuses": [{
@@ -360,17 +373,17 @@ mod tests {
                 "lastState": {"terminated": {
                     "exitCode": 1, "reason": "Error",
                     "startedAt": "2026-01-01T00:00:01Z", "finishedAt": "2026-01-01T00:00:05Z"}},
-                "state": {"running": {"startedAt": "2026-01-01T00:00:15Z"}},
+                "state": {"running": {"startedAt": "2026-01-01T00:00:05Z"}},
             }]},
         }))
         .unwrap();
         assert_eq!(
             Timeline::of_pod(&pod, &[]).render().to_string(),
             "\
-00:00:00Z  +0s   created
-00:00:01Z  +1s   main: started
-00:00:05Z  +5s   main: Error, exit code 1
-00:00:15Z  +15s  main: started
+00:00:00Z  +0s  created
+00:00:01Z  +1s  main: started
+00:00:05Z  +5s  main: Error, exit code 1
+00:00:05Z  +5s  main: started
 "
         );
     }

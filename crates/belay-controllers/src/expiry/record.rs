@@ -122,7 +122,8 @@ pub(super) fn event(object: &PodNotification, now: Timestamp) -> Option<Event> {
     reference.resource_version = None;
     Some(Event {
         metadata: ObjectMeta {
-            generate_name: Some(format!("{}.", object.name_any())),
+            // As upstream names events: the object, and the time in hex.
+            name: Some(format!("{}.{:x}", object.name_any(), now.as_nanosecond())),
             namespace: object.namespace(),
             ..ObjectMeta::default()
         },

@@ -54,8 +54,9 @@ async fn start(stage: &mut Stage) -> anyhow::Result<()> {
 
 async fn declare(stage: &Stage, client: &Client) -> anyhow::Result<()> {
     title("2. A pod that declares what may be done to it")?;
-    let yaml = format::yaml(&workload::manifest(stage.path()))?;
-    shown(&from_line(&yaml, "notifiers:"))?;
+    let manifest = workload::manifest(stage.path());
+    command("tail web.yaml")?;
+    shown(&from_line(&manifest, "notifiers:"))?;
     command("kubectl apply -f web.yaml")?;
     let api = pods(client);
     let pod = workload::pod(stage.path())?;
