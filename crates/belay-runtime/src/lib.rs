@@ -14,9 +14,9 @@
 //! A container is a process tree on the host file system. Nothing is isolated: a workload sees and
 //! may do what its user may, `image` is recorded and not used.
 //!
-//! **Invariant:** the runtime has no tasks and no state in memory that matters. Containers and
-//! execs live under their shims; killing the agent changes nothing for them, and a new one sees
-//! exactly what the old one did.
+//! **Invariant:** the runtime has no tasks, and nothing in memory that a new agent would miss.
+//! Containers and execs live under their shims; killing the agent changes nothing for them, and
+//! the next one sees exactly what it did.
 //!
 //! **Invariant:** a directory under `containers` or `execs` appears complete and locked, and
 //! disappears whole. What an attempt without a directory could have started, never was.

@@ -3,6 +3,7 @@
 mod binary;
 mod container;
 mod identity;
+mod inflight;
 mod launch;
 mod standing;
 mod talk;
@@ -24,6 +25,7 @@ use tokio::task::JoinSet;
 use tracing::{error, info};
 
 use self::container::{CONFIG, Container, container_spec};
+use self::inflight::InFlight;
 use self::launch::Created;
 use self::standing::{Instance, Standing};
 use self::talk::{Link, Talk, Told};
@@ -43,12 +45,13 @@ pub struct ProcessRuntime {
     shared: Arc<Shared>,
 }
 
-/// What never changes while the runtime is open.
+/// What never changes while the runtime is open, and the execs that are being started.
 #[derive(Debug)]
 struct Shared {
     containers: PathBuf,
     program: PathBuf,
     boot_id: String,
+    starts: InFlight,
 }
 
 impl ProcessRuntime {
@@ -77,6 +80,7 @@ impl ProcessRuntime {
                 containers,
                 program,
                 boot_id,
+                starts: InFlight::default(),
             }),
         })
     }

@@ -5,6 +5,7 @@
 mod fixture;
 
 use std::io::{BufRead, BufReader};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -450,4 +451,58 @@ async fn spoilt_files_are_errors_and_do_not_hide_other_containers() {
     .unwrap();
     let error = target.find(&attempt("x")).await.unwrap_err();
     assert!(matches!(error, TargetError::Runtime { .. }), "{error}");
+}
+
+/// Kills the first shim of an exec of this container that shows up, some time after it did.
+fn assassin(container: &ContainerId, delay: Duration) -> std::thread::JoinHandle<()> {
+    let container = container.to_string();
+    std::thread::spawn(move || {
+        let begin = std::time::Instant::now();
+        while begin.elapsed() < LONG {
+            let shims = marked("BELAY_SHIM_OF", &container);
+            if let Some(shim) = shims.iter().find(|process| process.session == process.pid) {
+                std::thread::sleep(delay);
+                if let Ok(handle) = belay_shim::sys::pidfd_open(shim.pid) {
+                    let _ = belay_shim::sys::pidfd_send_signal(handle.as_fd(), 9);
+                }
+                return;
+            }
+        }
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whenever_a_shim_is_killed_what_is_found_is_true() {
+    let bench = Bench::new();
+    let (mut never, mut lost) = (0, 0);
+    for round in 0..40u64 {
+        let (id, target) = bench.sleeper().await;
+        let killer = assassin(&id, Duration::from_micros(round * 150));
+        let ran = bench.path(&format!("ran{round}"));
+        let name = format!("hit{round}-{}", std::process::id());
+        let script = format!("echo > {}; setsid sleep 1000 & sleep 1000", ran.display());
+        let started = soon(target.start(&exec(&name, &script, LONG))).await;
+        killer.join().unwrap();
+        let found = match started {
+            Ok(mut running) => match soon(running.wait()).await.unwrap_err() {
+                TargetError::Lost { .. } => Found::Lost,
+                error => panic!("{error}"),
+            },
+            Err(_) => soon(target.find(&attempt(&name))).await.unwrap(),
+        };
+        match found {
+            Found::NeverStarted => {
+                never += 1;
+                assert!(!exists(&ran), "round {round}: it ran");
+            }
+            Found::Lost => lost += 1,
+            other => panic!("{other:?}"),
+        }
+        assert!(
+            marked(ATTEMPT_MARK, &name).is_empty(),
+            "round {round}: something lives"
+        );
+        soon(bench.runtime.kill_tree(&id)).await.unwrap();
+    }
+    println!("never started: {never}, lost: {lost}");
 }

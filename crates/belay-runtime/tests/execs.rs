@@ -221,6 +221,27 @@ async fn an_attempt_is_started_once() {
 }
 
 #[tokio::test]
+async fn a_start_that_was_given_up_is_not_called_never_started() {
+    let bench = Bench::new();
+    let (_, target) = bench.sleeper().await;
+    for round in 0..20 {
+        let name = format!("given-up{round}");
+        let request = exec(&name, "exit 5", LONG);
+        // Polled once: the work has been handed to another thread, and nobody waits for it.
+        let start = tokio::time::timeout(Duration::ZERO, target.start(&request));
+        assert!(start.await.is_err());
+        match soon(target.find(&attempt(&name))).await.unwrap() {
+            Found::Running(mut running) => {
+                let report = soon(running.wait()).await.unwrap();
+                assert_eq!(report.outcome, Outcome::Exited { code: 5 });
+            }
+            Found::Ended(report) => assert_eq!(report.outcome, Outcome::Exited { code: 5 }),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
 async fn nothing_is_started_in_a_container_that_has_ended() {
     let bench = Bench::new();
     let (id, target) = bench.sleeper().await;

@@ -87,12 +87,16 @@ impl Target for ProcessTarget {
             command,
             timeout,
         } = request.clone();
+        let dir = container.exec(&attempt).dir;
+        let Some(start) = shared.starts.begin(dir.clone()) else {
+            return Err(TargetError::Exists { attempt });
+        };
         let launched = blocking(move || {
+            let _start = start;
             if !container.is_running()? {
                 return Ok(Launched::NotRunning);
             }
             let spec = exec_spec(&container, &shared.boot_id, &attempt, &command, timeout)?;
-            let dir = container.exec(&attempt).dir;
             let bytes = spec
                 .to_record()
                 .encode()
@@ -159,7 +163,10 @@ impl Target for ProcessTarget {
         let exec = container.exec(attempt);
         let begin = Instant::now();
         loop {
+            // Seen before the files: a start that is over by now has left its traces.
+            let starting = self.shared.starts.contains(&exec.dir);
             match exec.standing(container.same_boot).map_err(look_up)? {
+                None if starting => {}
                 // Without a durable directory its absence proves something on the same boot only.
                 None if container.same_boot => return Ok(Found::NeverStarted),
                 None => return Ok(Found::Lost),
