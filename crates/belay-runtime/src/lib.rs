@@ -19,7 +19,7 @@
 //! the next one sees exactly what it did.
 //!
 //! **Invariant:** a directory under `containers` or `execs` appears complete and locked, and
-//! disappears whole. What an attempt without a directory could have started, never was.
+//! disappears whole. On the boot of its container, an attempt without a directory never started.
 //!
 //! **Invariant:** signals go through a pidfd whose process has the recorded start time and boot.
 
