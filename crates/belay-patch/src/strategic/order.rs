@@ -136,7 +136,7 @@ impl Merger {
             changes.as_deref().unwrap_or_default(),
         )?;
 
-        let server = list.clone().unwrap_or_default();
+        let server = self.identities(list.as_deref().unwrap_or_default(), key)?;
         let merged = match (list, changes) {
             (None, None) => return Ok(()),
             (Some(list), None) => list,
@@ -159,7 +159,7 @@ impl Merger {
         mut merged: Vec<Value>,
         ty: Option<Elements>,
         order: &[Value],
-        server: &[Value],
+        server: &[String],
         key: Option<&'static str>,
     ) -> Result<Vec<Value>, PatchError> {
         let identity = match (ty, key) {
@@ -173,13 +173,10 @@ impl Merger {
                 return Err(PatchError::MixedElements { path: self.place() });
             }
         };
-        let ids = |list: &[Value]| -> Result<Vec<String>, PatchError> {
-            list.iter()
-                .map(|element| self.identity(element, key))
-                .collect()
-        };
-        ids(&merged)?;
-        arrange(&mut merged, &ids(order)?, &ids(server)?, identity);
+        // What came out of the merge has its key, or cannot be ordered.
+        self.identities(&merged, key)?;
+        let order = self.identities(order, key)?;
+        arrange(&mut merged, &order, server, identity);
         Ok(merged)
     }
 
@@ -206,6 +203,16 @@ impl Merger {
             }
         }
         Ok(())
+    }
+
+    fn identities(
+        &self,
+        list: &[Value],
+        key: Option<&'static str>,
+    ) -> Result<Vec<String>, PatchError> {
+        list.iter()
+            .map(|element| self.identity(element, key))
+            .collect()
     }
 
     /// The whole of a scalar, the key of an object.
