@@ -50,6 +50,13 @@ impl Kubectl {
         })
     }
 
+    /// The shared instance and the kubectl for it, or `None` after having said that the test is
+    /// skipped.
+    pub async fn shared() -> anyhow::Result<Option<(&'static Instance, Self)>> {
+        let instance = Instance::shared().await?;
+        Ok(Self::of(instance).map(|kubectl| (instance, kubectl)))
+    }
+
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command
@@ -122,6 +129,32 @@ impl Kubectl {
         let _ = stdin.write_all(text.as_bytes()).await;
         drop(stdin);
         finish(child, arguments).await
+    }
+
+    /// Runs a command that prints an object (`-o json` is added).
+    pub async fn json(&self, arguments: &[&str]) -> anyhow::Result<Value> {
+        let mut arguments = arguments.to_vec();
+        arguments.extend(["-o", "json"]);
+        Ok(serde_json::from_str(&self.ok(&arguments).await?)?)
+    }
+
+    /// `kubectl create -f -` of an object that must be accepted.
+    pub async fn create(&self, object: &Value) -> anyhow::Result<()> {
+        let ended = self.with_object(&["create", "-f", "-"], object).await?;
+        anyhow::ensure!(ended.success, "create failed: {}", ended.stderr);
+        Ok(())
+    }
+
+    /// Creates a pod and waits with kubectl until it is ready.
+    pub async fn ready_pod(&self, manifest: &Value) -> anyhow::Result<()> {
+        self.create(manifest).await?;
+        let name = manifest["metadata"]["name"]
+            .as_str()
+            .context("a pod without a name")?;
+        let pod = format!("pod/{name}");
+        self.ok(&["wait", "--for=condition=Ready", &pod, "--timeout=120s"])
+            .await
+            .map(drop)
     }
 
     /// Starts a command that goes on (`get -w`, `logs -f`).

@@ -1,57 +1,25 @@
-//! The daily work with a stock kubectl.
+//! The daily work with a stock kubectl, on objects.
 
 use std::os::unix::fs::PermissionsExt;
 
 use anyhow::Context;
-use belay_testkit::{
-    Instance, Kubectl, PODS, eventually, exec, kubectl::Ended, notification, pod, until_file,
-};
+use belay_testkit::{Kubectl, exec, kubectl::Ended, pod, rest::config_map};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
-/// The shared instance and its kubectl, or the end of the test when there is no kubectl.
-macro_rules! kubectl {
-    () => {{
-        let instance = Instance::shared().await?;
-        match Kubectl::of(instance) {
-            Some(kubectl) => (instance, kubectl),
-            None => return Ok(()),
-        }
-    }};
+fn namespace(name: &str) -> Value {
+    json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } })
 }
 
 fn assert_ok(ended: &Ended) {
     assert!(ended.success, "{}{}", ended.stdout, ended.stderr);
 }
 
-async fn json_of(kubectl: &Kubectl, arguments: &[&str]) -> anyhow::Result<Value> {
-    let mut arguments = arguments.to_vec();
-    arguments.extend(["-o", "json"]);
-    Ok(serde_json::from_str(&kubectl.ok(&arguments).await?)?)
-}
-
-/// Creates a pod and waits with kubectl until it is ready.
-async fn ready_pod(kubectl: &Kubectl, manifest: &Value) -> anyhow::Result<()> {
-    assert_ok(
-        &kubectl
-            .with_object(&["create", "-f", "-"], manifest)
-            .await?,
-    );
-    let name = manifest["metadata"]["name"].as_str().context("a name")?;
-    kubectl
-        .ok(&[
-            "wait",
-            "--for=condition=Ready",
-            &format!("pod/{name}"),
-            "--timeout=120s",
-        ])
-        .await
-        .map(drop)
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn api_resources_and_versions_are_discovered() -> anyhow::Result<()> {
-    let (_, kubectl) = kubectl!();
+    let Some((_, kubectl)) = Kubectl::shared().await? else {
+        return Ok(());
+    };
     let resources = kubectl.ok(&["api-resources"]).await?;
     for (name, short, kind) in [
         ("pods", "po", "Pod"),
@@ -77,16 +45,52 @@ async fn api_resources_and_versions_are_discovered() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The commands that make an object out of their flags send it in kubectl's own choice of format.
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_are_created_from_flags() -> anyhow::Result<()> {
+    let Some((_, kubectl)) = Kubectl::shared().await? else {
+        return Ok(());
+    };
+    kubectl.ok(&["create", "namespace", "flags"]).await?;
+    let flags = [
+        "create",
+        "configmap",
+        "made",
+        "-n",
+        "flags",
+        "--from-literal=colour=blue",
+    ];
+    kubectl.ok(&flags).await?;
+    let made = kubectl.json(&["get", "cm", "made", "-n", "flags"]).await?;
+    assert_eq!(made["data"], json!({ "colour": "blue" }));
+    let run = [
+        "run",
+        "ran",
+        "-n",
+        "flags",
+        "--image=none",
+        "--restart=Never",
+        "--command",
+        "--",
+    ];
+    kubectl.ok(&[&run[..], &["true"]].concat()).await?;
+    let ran = kubectl.json(&["get", "pod", "ran", "-n", "flags"]).await?;
+    assert_eq!(ran["spec"]["containers"][0]["command"], json!(["true"]));
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn create_get_and_delete_a_config_map() -> anyhow::Result<()> {
-    let (_, kubectl) = kubectl!();
-    kubectl
-        .ok(&["create", "configmap", "daily", "--from-literal=colour=blue"])
-        .await?;
-    let twice = kubectl
-        .fails(&["create", "configmap", "daily", "--from-literal=a=b"])
-        .await?;
-    assert!(twice.contains("already exists"), "{twice}");
+    let Some((_, kubectl)) = Kubectl::shared().await? else {
+        return Ok(());
+    };
+    let map = config_map("daily", "colour", "blue");
+    kubectl.create(&map).await?;
+    let twice = kubectl.with_object(&["create", "-f", "-"], &map).await?;
+    assert!(
+        !twice.success && twice.stderr.contains("already exists"),
+        "{twice:?}"
+    );
     let table = kubectl.ok(&["get", "configmap", "daily"]).await?;
     assert!(
         table.starts_with("NAME ") && table.contains("DATA"),
@@ -117,9 +121,11 @@ async fn create_get_and_delete_a_config_map() -> anyhow::Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn apply_creates_then_is_unchanged_then_configures_and_prunes_a_field() -> anyhow::Result<()>
 {
-    let (_, kubectl) = kubectl!();
+    let Some((_, kubectl)) = Kubectl::shared().await? else {
+        return Ok(());
+    };
     let apply = ["apply", "-f", "-"];
-    let mut map = belay_testkit::rest::config_map("applied", "colour", "blue");
+    let mut map = config_map("applied", "colour", "blue");
     map["data"]["shape"] = "round".into();
     let said = kubectl.with_object(&apply, &map).await?;
     assert_ok(&said);
@@ -153,7 +159,7 @@ async fn apply_creates_then_is_unchanged_then_configures_and_prunes_a_field() ->
         "{}",
         said.stdout
     );
-    let stored = json_of(&kubectl, &["get", "cm", "applied"]).await?;
+    let stored = kubectl.json(&["get", "cm", "applied"]).await?;
     assert_eq!(
         stored["data"],
         json!({ "colour": "green", "other": "kept" })
@@ -163,7 +169,9 @@ async fn apply_creates_then_is_unchanged_then_configures_and_prunes_a_field() ->
 
 #[tokio::test(flavor = "multi_thread")]
 async fn apply_of_a_pod_is_a_strategic_merge() -> anyhow::Result<()> {
-    let (_, kubectl) = kubectl!();
+    let Some((_, kubectl)) = Kubectl::shared().await? else {
+        return Ok(());
+    };
     let mut manifest = pod("strategic")
         .label("app", "one")
         .idle("first")
@@ -188,7 +196,7 @@ async fn apply_of_a_pod_is_a_strategic_merge() -> anyhow::Result<()> {
         said.stdout,
         said.stderr
     );
-    let stored = json_of(&kubectl, &["get", "pod", "strategic"]).await?;
+    let stored = kubectl.json(&["get", "pod", "strategic"]).await?;
     assert_eq!(stored["metadata"]["labels"]["app"], "two");
     assert_eq!(stored["spec"]["containers"][0]["image"], "none");
     assert_eq!(stored["spec"]["containers"][1]["image"], "other");
@@ -210,119 +218,11 @@ async fn apply_of_a_pod_is_a_strategic_merge() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_are_shown_as_tables() -> anyhow::Result<()> {
-    let (_, kubectl) = kubectl!();
-    ready_pod(
-        &kubectl,
-        &pod("shown").label("show", "me").idle("main").build(),
-    )
-    .await?;
-    let table = kubectl.ok(&["get", "pods", "-l", "show=me"]).await?;
-    let lines: Vec<_> = table.lines().collect();
-    assert_eq!(
-        lines[0].split_whitespace().collect::<Vec<_>>(),
-        ["NAME", "READY", "STATUS", "RESTARTS", "AGE"]
-    );
-    assert_eq!(
-        lines[1].split_whitespace().take(4).collect::<Vec<_>>(),
-        ["shown", "1/1", "Running", "0"]
-    );
-    let wide = kubectl
-        .ok(&["get", "pods", "-l", "show=me", "-o", "wide"])
-        .await?;
-    assert!(wide.contains("NODE") && wide.contains("n1"), "{wide}");
-    let all = kubectl
-        .ok(&["get", "pods", "-A", "--show-labels", "-l", "show=me"])
-        .await?;
-    assert!(
-        all.contains("NAMESPACE") && all.contains("show=me"),
-        "{all}"
-    );
-    let named = kubectl
-        .ok(&["get", "pods", "-l", "show=me", "-o", "name"])
-        .await?;
-    assert_eq!(named, "pod/shown\n");
-    let none = kubectl.run(&["get", "pods", "-l", "show=nothing"]).await?;
-    assert!(
-        none.stderr.contains("No resources found"),
-        "{}",
-        none.stderr
-    );
-    let nodes = kubectl.ok(&["get", "nodes"]).await?;
-    let node = nodes.lines().nth(1).unwrap_or_default();
-    assert!(node.starts_with("n1 ") && node.contains("Ready"), "{nodes}");
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn notifications_are_shown_with_their_own_columns() -> anyhow::Result<()> {
-    let (_, kubectl) = kubectl!();
-    let manifest = pod("columns")
-        .idle("main")
-        .notifier("lock", exec(["true"]).timeout(30))
-        .build();
-    ready_pod(&kubectl, &manifest).await?;
-    let object = notification("columns", "columns", "lock").build();
-    assert_ok(&kubectl.with_object(&["apply", "-f", "-"], &object).await?);
-    kubectl
-        .ok(&[
-            "wait",
-            "pn/columns",
-            "--for=jsonpath={.status.state}=Succeeded",
-            "--timeout=120s",
-        ])
-        .await?;
-    let table = kubectl.ok(&["get", "pn", "columns"]).await?;
-    assert!(
-        table.contains("Succeeded") && table.contains("lock"),
-        "{table}"
-    );
-    let described = kubectl.ok(&["describe", "pn", "columns"]).await?;
-    assert!(
-        described.contains("Succeeded") && described.contains("columns"),
-        "{described}"
-    );
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn describe_shows_a_pod_with_its_events() -> anyhow::Result<()> {
-    let (_, kubectl) = kubectl!();
-    ready_pod(&kubectl, &pod("described").idle("main").build()).await?;
-    let text = eventually("the events of the pod", async || {
-        let text = kubectl.ok(&["describe", "pod", "described"]).await?;
-        Ok(text.contains("Started").then_some(text))
-    })
-    .await?;
-    for part in [
-        "Name:",
-        "described",
-        "Node:",
-        "n1",
-        "Status:",
-        "Running",
-        "Events:",
-    ] {
-        assert!(text.contains(part), "{part} is not in {text}");
-    }
-    let node = kubectl.ok(&["describe", "node", "n1"]).await?;
-    assert!(
-        node.contains("Ready") && node.contains("described"),
-        "{node}"
-    );
-    let events = kubectl.ok(&["events", "--for", "pod/described"]).await?;
-    assert!(events.contains("Started"), "{events}");
-    let events = kubectl.ok(&["get", "events"]).await?;
-    assert!(events.contains("described"), "{events}");
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn labels_and_annotations_are_set_and_removed() -> anyhow::Result<()> {
-    let (_, kubectl) = kubectl!();
-    kubectl
-        .ok(&["create", "cm", "labelled", "--from-literal=a=b"])
-        .await?;
+    let Some((_, kubectl)) = Kubectl::shared().await? else {
+        return Ok(());
+    };
+    kubectl.create(&config_map("labelled", "a", "b")).await?;
     kubectl
         .ok(&["label", "cm", "labelled", "tier=web", "zone=a"])
         .await?;
@@ -337,7 +237,7 @@ async fn labels_and_annotations_are_set_and_removed() -> anyhow::Result<()> {
     kubectl
         .ok(&["annotate", "cm", "labelled", "note=once upon a time"])
         .await?;
-    let stored = json_of(&kubectl, &["get", "cm", "labelled"]).await?;
+    let stored = kubectl.json(&["get", "cm", "labelled"]).await?;
     assert_eq!(stored["metadata"]["labels"], json!({ "tier": "db" }));
     assert_eq!(
         stored["metadata"]["annotations"]["note"],
@@ -349,7 +249,7 @@ async fn labels_and_annotations_are_set_and_removed() -> anyhow::Result<()> {
         ("tier!=db,tier", 0),
         ("!tier,zone", 0),
     ] {
-        let list = json_of(&kubectl, &["get", "cm", "-l", selector]).await?;
+        let list = kubectl.json(&["get", "cm", "-l", selector]).await?;
         let items = list["items"].as_array().cloned().unwrap_or_default();
         let mine = items
             .iter()
@@ -366,10 +266,10 @@ async fn labels_and_annotations_are_set_and_removed() -> anyhow::Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn patches_of_all_three_types_apply() -> anyhow::Result<()> {
-    let (_, kubectl) = kubectl!();
-    kubectl
-        .ok(&["create", "cm", "patched", "--from-literal=a=1"])
-        .await?;
+    let Some((_, kubectl)) = Kubectl::shared().await? else {
+        return Ok(());
+    };
+    kubectl.create(&config_map("patched", "a", "1")).await?;
     let json_patch = r#"[{"op":"add","path":"/data/b","value":"2"}]"#;
     kubectl
         .ok(&["patch", "cm", "patched", "--type=json", "-p", json_patch])
@@ -389,7 +289,7 @@ async fn patches_of_all_three_types_apply() -> anyhow::Result<()> {
             strategic,
         ])
         .await?;
-    let stored = json_of(&kubectl, &["get", "cm", "patched"]).await?;
+    let stored = kubectl.json(&["get", "cm", "patched"]).await?;
     assert_eq!(stored["data"], json!({ "b": "2", "c": "3" }));
     assert_eq!(stored["metadata"]["labels"]["by"], "strategic");
     let said = kubectl
@@ -401,9 +301,11 @@ async fn patches_of_all_three_types_apply() -> anyhow::Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn edit_saves_what_the_editor_left() -> anyhow::Result<()> {
-    let (instance, kubectl) = kubectl!();
+    let Some((instance, kubectl)) = Kubectl::shared().await? else {
+        return Ok(());
+    };
     kubectl
-        .ok(&["create", "cm", "edited", "--from-literal=colour=blue"])
+        .create(&config_map("edited", "colour", "blue"))
         .await?;
     let editor = instance.file("editor.sh");
     std::fs::write(
@@ -433,11 +335,11 @@ async fn edit_saves_what_the_editor_left() -> anyhow::Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn replace_needs_the_current_version() -> anyhow::Result<()> {
-    let (_, kubectl) = kubectl!();
-    kubectl
-        .ok(&["create", "cm", "replaced", "--from-literal=a=1"])
-        .await?;
-    let old = json_of(&kubectl, &["get", "cm", "replaced"]).await?;
+    let Some((_, kubectl)) = Kubectl::shared().await? else {
+        return Ok(());
+    };
+    kubectl.create(&config_map("replaced", "a", "1")).await?;
+    let old = kubectl.json(&["get", "cm", "replaced"]).await?;
     let mut new = old.clone();
     new["data"]["a"] = "2".into();
     assert_ok(&kubectl.with_object(&["replace", "-f", "-"], &new).await?);
@@ -451,111 +353,17 @@ async fn replace_needs_the_current_version() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_is_deleted_with_its_grace_period() -> anyhow::Result<()> {
-    let (instance, kubectl) = kubectl!();
-    let file = instance.file("grace");
-    let script = format!(
-        "trap 'echo stopping >> {file}; exit 0' TERM; echo ready >> {file}; \
-         while :; do sleep 3600 & wait; done"
-    );
-    let manifest = pod("graceful")
-        .container("main", ["sh", "-c", &script])
-        .grace(60)
-        .build();
-    ready_pod(&kubectl, &manifest).await?;
-    until_file(&file, |text| text.contains("ready")).await?;
-    kubectl.ok(&["delete", "pod", "graceful"]).await?;
-    let text = std::fs::read_to_string(&file)?;
-    assert_eq!(text.lines().collect::<Vec<_>>(), ["ready", "stopping"]);
-    assert!(
-        kubectl
-            .fails(&["get", "pod", "graceful"])
-            .await?
-            .contains("NotFound")
-    );
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_pod_that_does_not_listen_is_killed_at_the_end_of_its_grace() -> anyhow::Result<()> {
-    let (_, kubectl) = kubectl!();
-    let script = "trap '' TERM; while :; do sleep 81000.1; done";
-    let manifest = pod("stubborn")
-        .container("main", ["sh", "-c", script])
-        .grace(3600)
-        .build();
-    ready_pod(&kubectl, &manifest).await?;
-    kubectl
-        .ok(&["delete", "pod", "stubborn", "--grace-period=1"])
-        .await?;
-    assert!(belay_testkit::processes::with_command("81000.1").is_empty());
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn delete_now_and_delete_force_do_not_wait() -> anyhow::Result<()> {
-    let (_, kubectl) = kubectl!();
-    let script = "trap '' TERM; while :; do sleep 82000.1; done";
-    for (name, flags) in [
-        ("now", &["--now"][..]),
-        ("forced", &["--force", "--grace-period=0"]),
-    ] {
-        let manifest = pod(name)
-            .container("main", ["sh", "-c", script])
-            .grace(3600)
-            .build();
-        ready_pod(&kubectl, &manifest).await?;
-        let mut arguments = vec!["delete", "pod", name];
-        arguments.extend(flags);
-        kubectl.ok(&arguments).await?;
-        assert!(
-            kubectl
-                .fails(&["get", "pod", name])
-                .await?
-                .contains("NotFound")
-        );
-    }
-    eventually("the end of both containers", async || {
-        Ok(belay_testkit::processes::with_command("82000.1")
-            .is_empty()
-            .then_some(()))
-    })
-    .await
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_grace_period_can_be_shortened_while_the_pod_stops() -> anyhow::Result<()> {
-    let (_, kubectl) = kubectl!();
-    let script = "trap '' TERM; while :; do sleep 83000.1; done";
-    let manifest = pod("impatient")
-        .container("main", ["sh", "-c", script])
-        .grace(3600)
-        .build();
-    ready_pod(&kubectl, &manifest).await?;
-    kubectl
-        .ok(&["delete", "pod", "impatient", "--wait=false"])
-        .await?;
-    let stopping = json_of(&kubectl, &["get", "pod", "impatient"]).await?;
-    assert!(stopping["metadata"]["deletionTimestamp"].is_string());
-    assert_eq!(stopping["metadata"]["deletionGracePeriodSeconds"], 3600);
-    let table = kubectl.ok(&["get", "pod", "impatient"]).await?;
-    assert!(table.contains("Terminating"), "{table}");
-    kubectl
-        .ok(&["delete", "pod", "impatient", "--grace-period=1"])
-        .await?;
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_finalizer_keeps_an_object_until_it_is_removed() -> anyhow::Result<()> {
-    let (_, kubectl) = kubectl!();
-    let mut map = belay_testkit::rest::config_map("finalized", "a", "b");
+    let Some((_, kubectl)) = Kubectl::shared().await? else {
+        return Ok(());
+    };
+    let mut map = config_map("finalized", "a", "b");
     map["metadata"]["finalizers"] = json!(["example.com/hold"]);
-    assert_ok(&kubectl.with_object(&["create", "-f", "-"], &map).await?);
+    kubectl.create(&map).await?;
     kubectl
         .ok(&["delete", "cm", "finalized", "--wait=false"])
         .await?;
-    let held = json_of(&kubectl, &["get", "cm", "finalized"]).await?;
+    let held = kubectl.json(&["get", "cm", "finalized"]).await?;
     assert!(held["metadata"]["deletionTimestamp"].is_string());
     let patch = r#"{"metadata":{"finalizers":null}}"#;
     kubectl
@@ -569,10 +377,10 @@ async fn a_finalizer_keeps_an_object_until_it_is_removed() -> anyhow::Result<()>
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watch_shows_changes_as_they_happen() -> anyhow::Result<()> {
-    let (_, kubectl) = kubectl!();
-    kubectl
-        .ok(&["create", "cm", "watched", "--from-literal=a=1"])
-        .await?;
+    let Some((_, kubectl)) = Kubectl::shared().await? else {
+        return Ok(());
+    };
+    kubectl.create(&config_map("watched", "a", "1")).await?;
     let arguments = [
         "get",
         "cm",
@@ -613,129 +421,11 @@ async fn a_watch_shows_changes_as_they_happen() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn wait_understands_conditions_jsonpaths_and_deletion() -> anyhow::Result<()> {
-    let (_, kubectl) = kubectl!();
-    let manifest = pod("awaited").idle("main").build();
-    assert_ok(
-        &kubectl
-            .with_object(&["create", "-f", "-"], &manifest)
-            .await?,
-    );
-    kubectl
-        .ok(&[
-            "wait",
-            "pod/awaited",
-            "--for=condition=Ready",
-            "--timeout=120s",
-        ])
-        .await?;
-    let path = "--for=jsonpath={.status.phase}=Running";
-    kubectl
-        .ok(&["wait", "pod/awaited", path, "--timeout=120s"])
-        .await?;
-    kubectl
-        .ok(&["delete", "pod", "awaited", "--wait=false"])
-        .await?;
-    kubectl
-        .ok(&["wait", "pod/awaited", "--for=delete", "--timeout=120s"])
-        .await?;
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn logs_are_read_followed_and_cut() -> anyhow::Result<()> {
-    let (instance, kubectl) = kubectl!();
-    let gate = instance.file("log-gate");
-    let script = format!(
-        "echo one; echo two >&2; echo three; while [ ! -e {gate} ]; do sleep 0.05; done; echo four"
-    );
-    let manifest = pod("talks")
-        .container("main", ["sh", "-c", &script])
-        .restart_policy("Never")
-        .build();
-    ready_pod(&kubectl, &manifest).await?;
-    eventually("three lines", async || {
-        let text = kubectl.ok(&["logs", "talks"]).await?;
-        let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
-        lines.sort();
-        Ok((lines == ["one", "three", "two"]).then_some(()))
-    })
-    .await?;
-    assert_eq!(
-        kubectl
-            .ok(&["logs", "talks", "--tail=1"])
-            .await?
-            .lines()
-            .count(),
-        1
-    );
-    let stamped = kubectl.ok(&["logs", "talks", "--timestamps"]).await?;
-    assert!(
-        stamped
-            .lines()
-            .all(|line| line.contains('T') && line.contains('Z')),
-        "{stamped}"
-    );
-    assert_eq!(
-        kubectl
-            .ok(&["logs", "talks", "--limit-bytes=2"])
-            .await?
-            .len(),
-        2
-    );
-
-    let following = kubectl.start(&["logs", "-f", "talks"])?;
-    std::fs::write(&gate, "")?;
-    let patience = std::time::Duration::from_secs(90);
-    let ended = tokio::time::timeout(patience, following.wait_with_output())
-        .await
-        .context("the followed log did not end with its container")??;
-    assert!(String::from_utf8_lossy(&ended.stdout).ends_with("four\n"));
-
-    let wrong = kubectl.fails(&["logs", "talks", "-c", "nobody"]).await?;
-    assert!(wrong.contains("nobody"), "{wrong}");
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn logs_of_the_previous_container_are_kept() -> anyhow::Result<()> {
-    let (instance, kubectl) = kubectl!();
-    let mark = instance.file("second-life");
-    let script = format!(
-        "if [ -e {mark} ]; then echo second; while :; do sleep 3600 & wait; done; \
-         else touch {mark}; echo first; exit 3; fi"
-    );
-    let manifest = pod("reborn")
-        .container("main", ["sh", "-c", &script])
-        .build();
-    assert_ok(
-        &kubectl
-            .with_object(&["create", "-f", "-"], &manifest)
-            .await?,
-    );
-    let restarted = "--for=jsonpath={.status.containerStatuses[0].restartCount}=1";
-    kubectl
-        .ok(&["wait", "pod/reborn", restarted, "--timeout=120s"])
-        .await?;
-    assert_eq!(
-        kubectl.ok(&["logs", "reborn", "--previous"]).await?,
-        "first\n"
-    );
-    eventually("the second life's words", async || {
-        Ok((kubectl.ok(&["logs", "reborn"]).await? == "second\n").then_some(()))
-    })
-    .await?;
-    let status = json_of(&kubectl, &["get", "pod", "reborn"]).await?;
-    let last = &status["status"]["containerStatuses"][0]["lastState"]["terminated"];
-    assert_eq!(last["exitCode"], 3);
-    assert_eq!(last["reason"], "Error");
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_dry_run_changes_nothing() -> anyhow::Result<()> {
-    let (_, kubectl) = kubectl!();
-    let map = belay_testkit::rest::config_map("tried", "a", "b");
+    let Some((_, kubectl)) = Kubectl::shared().await? else {
+        return Ok(());
+    };
+    let map = config_map("tried", "a", "b");
     let said = kubectl
         .with_object(&["apply", "--dry-run=server", "-f", "-"], &map)
         .await?;
@@ -751,21 +441,23 @@ async fn a_dry_run_changes_nothing() -> anyhow::Result<()> {
             .await?
             .contains("NotFound")
     );
-    assert_ok(&kubectl.with_object(&["create", "-f", "-"], &map).await?);
+    kubectl.create(&map).await?;
     kubectl
         .ok(&["delete", "cm", "tried", "--dry-run=server"])
         .await?;
     kubectl
         .ok(&["label", "cm", "tried", "x=y", "--dry-run=server"])
         .await?;
-    let stored = json_of(&kubectl, &["get", "cm", "tried"]).await?;
+    let stored = kubectl.json(&["get", "cm", "tried"]).await?;
     assert_eq!(stored["metadata"]["labels"], Value::Null);
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unknown_fields_are_refused_warned_about_or_dropped() -> anyhow::Result<()> {
-    let (_, kubectl) = kubectl!();
+    let Some((_, kubectl)) = Kubectl::shared().await? else {
+        return Ok(());
+    };
     let object = |name: &str| {
         let mut pod = pod(name).idle("main").build();
         pod["spec"]["containers"][0]["notifer"] = json!([]);
@@ -800,26 +492,21 @@ async fn unknown_fields_are_refused_warned_about_or_dropped() -> anyhow::Result<
         "{}",
         ignored.stderr
     );
-    let stored = json_of(&kubectl, &["get", "pod", "ignored"]).await?;
+    let stored = kubectl.json(&["get", "pod", "ignored"]).await?;
     assert_eq!(stored["spec"]["containers"][0]["notifer"], Value::Null);
     // What is neither said nor asked for is the default: strict.
     let plain = kubectl
         .with_object(&["create", "-f", "-"], &object("plain"))
         .await?;
     assert!(!plain.success);
-    let twice = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: twice\n  name: twice\n";
-    assert!(
-        !kubectl
-            .with_text(&["create", "-f", "-"], twice)
-            .await?
-            .success
-    );
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn wrong_input_is_answered_with_what_to_fix() -> anyhow::Result<()> {
-    let (_, kubectl) = kubectl!();
+    let Some((_, kubectl)) = Kubectl::shared().await? else {
+        return Ok(());
+    };
     let wrong = pod("Wrong_Name").idle("main").build();
     let said = kubectl.with_object(&["create", "-f", "-"], &wrong).await?;
     assert!(!said.success);
@@ -846,30 +533,29 @@ async fn wrong_input_is_answered_with_what_to_fix() -> anyhow::Result<()> {
         .fails(&["get", "pods", "--field-selector", "spec.nothing=1"])
         .await?;
     assert!(wrong.contains("spec.nothing"), "{wrong}");
+    let map = config_map("x", "a", "b");
     let elsewhere = kubectl
-        .fails(&["create", "cm", "x", "-n", "nowhere"])
+        .with_object(&["create", "-n", "nowhere", "-f", "-"], &map)
         .await?;
+    assert!(!elsewhere.success);
     assert!(
-        elsewhere.contains("nowhere") && elsewhere.contains("not found"),
-        "{elsewhere}"
+        elsewhere
+            .stderr
+            .contains("namespaces \"nowhere\" not found"),
+        "{elsewhere:?}"
     );
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_namespace_comes_and_goes_with_what_is_in_it() -> anyhow::Result<()> {
-    let (_, kubectl) = kubectl!();
-    kubectl.ok(&["create", "namespace", "passing"]).await?;
-    kubectl
-        .ok(&[
-            "create",
-            "cm",
-            "inside",
-            "-n",
-            "passing",
-            "--from-literal=a=b",
-        ])
-        .await?;
+    let Some((_, kubectl)) = Kubectl::shared().await? else {
+        return Ok(());
+    };
+    kubectl.create(&namespace("passing")).await?;
+    let mut inside = config_map("inside", "a", "b");
+    inside["metadata"]["namespace"] = "passing".into();
+    kubectl.create(&inside).await?;
     let table = kubectl.ok(&["get", "ns", "passing"]).await?;
     assert!(table.contains("Active"), "{table}");
     kubectl
@@ -881,20 +567,22 @@ async fn a_namespace_comes_and_goes_with_what_is_in_it() -> anyhow::Result<()> {
             .await?
             .contains("NotFound")
     );
-    kubectl.ok(&["create", "namespace", "passing"]).await?;
-    let list = json_of(&kubectl, &["get", "cm", "-n", "passing"]).await?;
+    kubectl.create(&namespace("passing")).await?;
+    let list = kubectl.json(&["get", "cm", "-n", "passing"]).await?;
     assert_eq!(list["items"].as_array().map(Vec::len), Some(0), "{list}");
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lists_come_in_chunks() -> anyhow::Result<()> {
-    let (_, kubectl) = kubectl!();
-    kubectl.ok(&["create", "namespace", "many"]).await?;
+    let Some((_, kubectl)) = Kubectl::shared().await? else {
+        return Ok(());
+    };
+    kubectl.create(&namespace("many")).await?;
     for number in 0..7 {
-        kubectl
-            .ok(&["create", "cm", &format!("m{number}"), "-n", "many"])
-            .await?;
+        let mut map = config_map(&format!("m{number}"), "a", "b");
+        map["metadata"]["namespace"] = "many".into();
+        kubectl.create(&map).await?;
     }
     let named = kubectl
         .ok(&["get", "cm", "-n", "many", "--chunk-size=2", "-o", "name"])
@@ -915,8 +603,10 @@ async fn lists_come_in_chunks() -> anyhow::Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn generated_names_are_unique() -> anyhow::Result<()> {
-    let (_, kubectl) = kubectl!();
-    let mut map = belay_testkit::rest::config_map("", "a", "b");
+    let Some((_, kubectl)) = Kubectl::shared().await? else {
+        return Ok(());
+    };
+    let mut map = config_map("", "a", "b");
     map["metadata"] = json!({ "generateName": "made-" });
     let mut names = std::collections::BTreeSet::new();
     for _ in 0..3 {
@@ -930,33 +620,5 @@ async fn generated_names_are_unique() -> anyhow::Result<()> {
         names.insert(said.stdout);
     }
     assert_eq!(names.len(), 3);
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_pod_that_cannot_start_says_why() -> anyhow::Result<()> {
-    let (instance, kubectl) = kubectl!();
-    let manifest = pod("cannot")
-        .container("main", ["/nonexistent/program"])
-        .build();
-    assert_ok(
-        &kubectl
-            .with_object(&["create", "-f", "-"], &manifest)
-            .await?,
-    );
-    let admin = instance.admin().await?;
-    let message = admin
-        .until(&format!("{PODS}/cannot"), "a reason", |pod| {
-            let state = &pod["status"]["containerStatuses"][0]["state"];
-            ["waiting", "terminated"]
-                .iter()
-                .find_map(|kind| state[*kind]["message"].as_str())
-                .map(str::to_owned)
-        })
-        .await?;
-    assert!(
-        message.contains("/nonexistent/program") || message.contains("back-off"),
-        "{message}"
-    );
     Ok(())
 }

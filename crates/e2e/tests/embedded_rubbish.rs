@@ -228,12 +228,7 @@ async fn unknown_content_types_are_refused() -> anyhow::Result<()> {
     let instance = Instance::shared().await?;
     let admin = instance.admin().await?;
     let object = pod("typed").idle("main").build().to_string();
-    for content_type in [
-        "text/plain",
-        "application/xml",
-        "application/vnd.kubernetes.protobuf",
-        "/",
-    ] {
+    for content_type in ["text/plain", "application/xml", "/"] {
         let code = refusal(&admin, Method::POST, PODS, content_type, object.as_bytes()).await?;
         assert_eq!(code, 415, "{content_type}");
     }
@@ -286,7 +281,7 @@ async fn patches_that_make_no_sense_are_refused() -> anyhow::Result<()> {
         "{\"data\":17}",
         "{\"metadata\":{\"ownerReferences\":[{}]}}",
         "{\"$patch\":\"explode\"}",
-        "{\"metadata\":{\"finalizers\":[{\"$patch\":\"delete\"}]}}",
+        "{\"metadata\":{\"finalizers\":[{\"a\":1}]}}",
     ];
     for patch in strategic {
         let content_type = "application/strategic-merge-patch+json";
@@ -333,6 +328,32 @@ async fn selectors_and_options_that_cannot_be_read_are_refused() -> anyhow::Resu
         let object = pod("options").idle("main").build().to_string();
         let path = format!("{PODS}?{query}");
         refusal(&admin, Method::POST, &path, JSON, object.as_bytes()).await?;
+    }
+    assert_unhurt(instance).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn protobuf_that_cannot_be_read_is_a_bad_request() -> anyhow::Result<()> {
+    let instance = Instance::shared().await?;
+    let admin = instance.admin().await?;
+    let endless = [&b"k8s\0"[..], &[0xff; 64]].concat();
+    // A field that claims to be longer than the message.
+    let too_long = [&b"k8s\0"[..], &[0x0a, 0xff, 0xff, 0xff, 0xff, 0x07, b'x']].concat();
+    let deep = [&b"k8s\0"[..], &[0x0b; 100_000]].concat();
+    let bodies: [&[u8]; 7] = [
+        b"",
+        b"k8s",
+        b"k8s\0",
+        b"{\"kind\":\"Pod\"}",
+        &endless,
+        &too_long,
+        &deep,
+    ];
+    for body in bodies {
+        let content_type = "application/vnd.kubernetes.protobuf";
+        for path in [PODS, CONFIG_MAPS, NOTIFICATIONS, "/api/v1/namespaces"] {
+            refusal(&admin, Method::POST, path, content_type, body).await?;
+        }
     }
     assert_unhurt(instance).await
 }
@@ -441,12 +462,14 @@ async fn random_requests_never_get_a_5xx() -> anyhow::Result<()> {
         "application/merge-patch+json",
         "application/strategic-merge-patch+json",
         "application/apply-patch+yaml",
+        "application/vnd.kubernetes.protobuf",
         "text/plain",
         "application/json; charset=utf-8; x=\"",
     ]);
     let body = prop_oneof![
         json().prop_map(|value| value.to_string().into_bytes()),
         prop::collection::vec(any::<u8>(), 0..64),
+        prop::collection::vec(any::<u8>(), 0..64).prop_map(|rest| [&b"k8s\0"[..], &rest].concat()),
     ];
     let path = prop::collection::vec(segment(), 0..8);
     let strategy = (method, path, query(), content_type, body);

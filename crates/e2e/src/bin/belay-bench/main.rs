@@ -28,13 +28,13 @@ struct Arguments {
     page: Option<PathBuf>,
 }
 
-/// One part of the page, as Markdown.
-type Section = Pin<Box<dyn Future<Output = anyhow::Result<String>>>>;
+/// Makes one part of the page, as Markdown.
+type Section = fn() -> Pin<Box<dyn Future<Output = anyhow::Result<String>>>>;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
-    let sections: [(&str, fn() -> Section); 6] = [
+    let sections: [(&str, Section); 6] = [
         ("writes", || Box::pin(writes::measure())),
         ("memory", || Box::pin(memory::measure())),
         ("delivery", || Box::pin(delivery::measure())),
