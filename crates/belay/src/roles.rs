@@ -215,7 +215,8 @@ fn announce(
         let default = place::default_data_dir()
             .ok()
             .map(|dir| dir.join("kubeconfig"));
-        let flag = if default.as_ref() == Some(&kubeconfig) {
+        let found_anyway = default.as_ref() == Some(&kubeconfig);
+        let flag = if found_anyway && std::env::var_os("KUBECONFIG").is_none() {
             String::new()
         } else {
             format!(" --kubeconfig {}", kubeconfig.display())
