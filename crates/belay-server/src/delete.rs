@@ -15,6 +15,7 @@ use crate::object::{
 use crate::registry::Strategy;
 use crate::render;
 use crate::status::{ApiError, ApiResult, deleted};
+use crate::write::decode_argument;
 
 const TRIES: usize = 64;
 
@@ -167,7 +168,7 @@ fn options(call: &Call<'_>, body: &Bytes) -> ApiResult<Options> {
     let mut options: Options = if body.is_empty() {
         Options::default()
     } else {
-        serde_json::from_slice(body)
+        serde_json::from_value(decode_argument(call, body, "DeleteOptions")?)
             .map_err(|e| ApiError::bad_request(format!("the delete options are not valid: {e}")))?
     };
     if let Some(seconds) = call.query.number("gracePeriodSeconds")? {

@@ -4,6 +4,8 @@
 //! faster: a caller that named a resource version is told so, for all others the decision is made
 //! again on the newer object.
 
+mod body;
+
 use belay_api::decode::{self, FieldValidation};
 use belay_api::metadata;
 use belay_api::schema::{self, Schema};
@@ -21,6 +23,8 @@ use crate::object::{
 use crate::query::content_type;
 use crate::registry::{Kind, Remark};
 use crate::status::{ApiError, ApiResult};
+pub(crate) use body::decode_argument;
+use body::decode_body;
 
 /// How often a write that may be decided again is tried before the caller is asked to.
 const TRIES: usize = 64;
@@ -427,8 +431,7 @@ impl Api {
     ) -> ApiResult<http::Response<Body>> {
         let kind = call.resource.kind;
         let subresource = call.resource.subresource.as_deref().unwrap_or_default();
-        let body: Value = serde_json::from_slice(body)
-            .map_err(|e| ApiError::bad_request(format!("the body is not valid JSON: {e}")))?;
+        let body = decode_argument(call, body, "Binding")?;
         let key = call.key();
         for _ in 0..TRIES {
             let entry = self
@@ -502,46 +505,6 @@ fn patch_error(error: &belay_patch::PatchError) -> ApiError {
 
 fn schema_of(kind: &Kind) -> ApiResult<&'static Schema> {
     schema::of(kind.kind).ok_or_else(|| ApiError::internal(format!("{} has no schema", kind.kind)))
-}
-
-fn decode_body(
-    call: &Call<'_>,
-    body: &Bytes,
-    kind: &Kind,
-    warnings: &mut Vec<String>,
-) -> ApiResult<Value> {
-    match content_type(call.headers) {
-        "" | "application/json" => {}
-        other => {
-            return Err(ApiError::unsupported_media_type(format!(
-                "the body of the request was in an unknown format - accepted media types include: \
-                 application/json (got {other:?})"
-            )));
-        }
-    }
-    let decoded = decode::decode(body, schema_of(kind)?, call.query.field_validation()?)
-        .map_err(|e| ApiError::bad_request(e.to_string()))?;
-    warnings.extend(decoded.warnings);
-    let mut object = decoded.value;
-    if !object.is_object() {
-        return Err(ApiError::bad_request("the body must be a JSON object"));
-    }
-    for (field, expected) in [
-        ("apiVersion", kind.api_version()),
-        ("kind", kind.kind.to_owned()),
-    ] {
-        let sent = object
-            .get(field)
-            .and_then(Value::as_str)
-            .unwrap_or_default();
-        if !sent.is_empty() && sent != expected {
-            return Err(ApiError::bad_request(format!(
-                "the {field} in the data ({sent}) does not match the expected {field} ({expected})"
-            )));
-        }
-        object[field] = expected.into();
-    }
-    Ok(object)
 }
 
 fn check(

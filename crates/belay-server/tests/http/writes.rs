@@ -295,3 +295,92 @@ async fn a_closed_gate_hides_notifications_and_opening_it_shows_them_again() {
     let h = h.reopen(Default::default()).await;
     h.admin().get(&format!("{NOTIFICATIONS}/n")).await.ok();
 }
+
+const PROTOBUF: [(&str, &str); 1] = [("content-type", "application/vnd.kubernetes.protobuf")];
+
+/// A body as client-go writes it, and the same object in JSON.
+fn recorded(name: &str) -> (Vec<u8>, Value) {
+    let dir =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../belay-api/tests/data/protobuf");
+    let body = std::fs::read(dir.join(format!("{name}.pb"))).unwrap();
+    let json = std::fs::read(dir.join(format!("{name}.json"))).unwrap();
+    (body, serde_json::from_slice(&json).unwrap())
+}
+
+#[tokio::test]
+async fn a_typed_client_creates_and_deletes_in_protobuf() {
+    let h = Harness::start().await;
+    let c = h.admin();
+    let (body, _) = recorded("namespace");
+    let made = c
+        .send("POST", "/api/v1/namespaces", &PROTOBUF, body)
+        .await
+        .ok();
+    assert_eq!(made["metadata"]["name"], "shop");
+    assert_eq!(made["status"]["phase"], "Active");
+
+    let (body, json) = recorded("configmap");
+    let imagined = format!("{MAPS}?dryRun=All&fieldValidation=Strict");
+    c.send("POST", &imagined, &PROTOBUF, body.clone())
+        .await
+        .ok();
+    let path = format!("{MAPS}/settings");
+    c.get(&path).await.refused(404, "NotFound");
+    let made = c.send("POST", MAPS, &PROTOBUF, body.clone()).await.ok();
+    assert_eq!(made["data"], json["data"]);
+    assert_eq!(made["binaryData"], json["binaryData"]);
+    assert_eq!(made["immutable"], false);
+    assert_eq!(made["apiVersion"], "v1");
+    c.send("PUT", &path, &PROTOBUF, body).await.ok();
+
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+    let (body, json) = recorded("lease");
+    let made = c.send("POST", leases, &PROTOBUF, body).await.ok();
+    assert_eq!(made["spec"], json["spec"]);
+    let lease = format!("{leases}/leader");
+    let (options, _) = recorded("deleteoptions-lease");
+    c.send("DELETE", &lease, &PROTOBUF, options).await.ok();
+    c.get(&lease).await.ok();
+    let (options, _) = recorded("deleteoptions");
+    let answer = c.send("DELETE", &lease, &PROTOBUF, options).await;
+    assert!(answer.refused(409, "Conflict").contains("9d1f"));
+    let (options, _) = recorded("deleteoptions-empty");
+    c.send("DELETE", &lease, &PROTOBUF, options).await.ok();
+    c.get(&lease).await.refused(404, "NotFound");
+}
+
+#[tokio::test]
+async fn a_typed_scheduler_binds_in_protobuf() {
+    let h = Harness::start().await;
+    let c = h.admin();
+    c.post(PODS, &pod("db")).await.ok();
+    let (body, _) = recorded("binding");
+    let path = format!("{PODS}/db/binding");
+    c.send("POST", &path, &PROTOBUF, body).await.ok();
+    let bound = c.get(&format!("{PODS}/db")).await.ok();
+    assert_eq!(bound["spec"]["nodeName"], "n1");
+}
+
+#[tokio::test]
+async fn protobuf_that_does_not_belong_here_is_refused() {
+    let h = Harness::start().await;
+    let c = h.admin();
+    let (lease, _) = recorded("lease");
+    let answer = c.send("POST", MAPS, &PROTOBUF, lease.clone()).await;
+    let message = answer.refused(400, "BadRequest");
+    assert!(message.contains("coordination.k8s.io/v1"), "{message}");
+    let answer = c.send("POST", MAPS, &PROTOBUF, b"{}".to_vec()).await;
+    let message = answer.refused(415, "UnsupportedMediaType");
+    assert!(message.contains("application/json"), "{message}");
+    let half = lease[..lease.len() / 2].to_vec();
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+    let answer = c.send("POST", leases, &PROTOBUF, half).await;
+    answer.refused(400, "BadRequest");
+    let answer = c
+        .send("DELETE", &format!("{leases}/x"), &PROTOBUF, lease)
+        .await;
+    answer.refused(400, "BadRequest");
+    let nothing = b"k8s\0".to_vec();
+    let answer = c.send("POST", NOTIFICATIONS, &PROTOBUF, nothing).await;
+    answer.refused(415, "UnsupportedMediaType");
+}
