@@ -1,0 +1,249 @@
+//! How notifications are delivered, beyond what the proposal promises: claims, queues, signals
+//! that nobody handles, pods that are going.
+
+use belay_testkit::{
+    EVENTS, Instance, NOTIFICATIONS, PODS, Rest, exec, lines, notification, pod, signal, until_file,
+};
+use serde_json::{Value, json};
+
+fn condition<'a>(object: &'a Value, kind: &str) -> &'a Value {
+    let conditions = object["status"]["conditions"].as_array();
+    conditions
+        .and_then(|conditions| conditions.iter().find(|one| one["type"] == kind))
+        .unwrap_or(&Value::Null)
+}
+
+/// Status writes of notifications that the server has accepted so far.
+async fn status_writes(admin: &Rest) -> anyhow::Result<u64> {
+    let metrics = admin.get("/metrics").await?.text();
+    let written = metrics.lines().filter(|line| {
+        line.starts_with("apiserver_request_total{")
+            && line.contains("resource=\"podnotifications\"")
+            && line.contains("subresource=\"status\"")
+            && !line.contains("verb=\"get\"")
+    });
+    Ok(written
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
+        .sum())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_notification_is_written_twice_whatever_the_number_of_containers() -> anyhow::Result<()> {
+    let instance = Instance::up().start().await?;
+    let admin = instance.admin().await?;
+    let mut manifest = pod("many");
+    for number in 0..5 {
+        manifest = manifest
+            .idle(&format!("c{number}"))
+            .notifier("work", exec(["sleep", "0.2"]).timeout(60));
+    }
+    admin.run(&manifest.build()).await?;
+    let before = status_writes(&admin).await?;
+    let done = admin
+        .notify(&notification("many", "many", "work").build())
+        .await?;
+    assert_eq!(done["status"]["state"], "Succeeded", "{done:#}");
+    assert_eq!(
+        done["status"]["containers"].as_array().map(Vec::len),
+        Some(5)
+    );
+    assert_eq!(status_writes(&admin).await? - before, 2);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiting_for_a_free_slot_does_not_count_against_the_timeout() -> anyhow::Result<()> {
+    let instance = Instance::up().start().await?;
+    let admin = instance.admin().await?;
+    let file = instance.file("at-once");
+    // Each says how many of its kind are there when it starts.
+    let script =
+        format!("ls {file} | wc -l >> {file}.seen; touch {file}/$$; sleep 0.5; rm {file}/$$");
+    std::fs::create_dir(&file)?;
+    let manifest = pod("queue")
+        .idle("main")
+        .notifier("work", exec(["sh", "-c", &script]).timeout(5))
+        .build();
+    admin.run(&manifest).await?;
+    for number in 0..160 {
+        let object = notification(&format!("queue-{number}"), "queue", "work").deadline(600);
+        admin.post(NOTIFICATIONS, &object.build()).await?.ok()?;
+    }
+    for number in 0..160 {
+        let done = admin.finished(&format!("queue-{number}")).await?;
+        assert_eq!(done["status"]["state"], "Succeeded", "{done:#}");
+    }
+    let seen = std::fs::read_to_string(format!("{file}.seen"))?;
+    assert_eq!(seen.lines().count(), 160);
+    let most = seen
+        .lines()
+        .filter_map(|line| line.trim().parse::<usize>().ok())
+        .max();
+    assert!(
+        most < Some(16),
+        "at most sixteen run at once: {most:?} others were seen"
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_that_the_process_does_not_handle_is_told() -> anyhow::Result<()> {
+    let instance = Instance::shared().await?;
+    let admin = instance.admin().await?;
+    let script = "trap '' USR2; while :; do sleep 3600 & wait; done";
+    let manifest = pod("deaf")
+        .container("main", ["sh", "-c", script])
+        .notifier("ignored", signal("SIGUSR2").timeout(30))
+        .notifier("harmless", signal("SIGWINCH").timeout(30))
+        .build();
+    admin.run(&manifest).await?;
+    for (name, notifier) in [("deaf-1", "ignored"), ("deaf-2", "harmless")] {
+        let done = admin
+            .notify(&notification(name, "deaf", notifier).build())
+            .await?;
+        let handled = condition(&done, "SignalHandled");
+        assert_eq!(handled["status"], "False", "{done:#}");
+        assert!(
+            handled["message"]
+                .as_str()
+                .is_some_and(|text| text.contains("main")),
+            "{handled}"
+        );
+    }
+    admin
+        .until(EVENTS, "a warning", |events| {
+            let items = events["items"].as_array()?;
+            items
+                .iter()
+                .any(|event| {
+                    event["type"] == "Warning" && event["involvedObject"]["name"] == "deaf-1"
+                })
+                .then_some(())
+        })
+        .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_that_the_process_handles_says_nothing_of_the_kind() -> anyhow::Result<()> {
+    let instance = Instance::shared().await?;
+    let admin = instance.admin().await?;
+    let file = instance.file("handles");
+    let script = format!(
+        "trap 'echo hup >> {file}' HUP; echo ready >> {file}; while :; do sleep 3600 & wait; done"
+    );
+    let manifest = pod("handles")
+        .container("main", ["sh", "-c", &script])
+        .notifier("reload", signal("SIGHUP").timeout(30))
+        .build();
+    admin.run(&manifest).await?;
+    until_file(&file, |text| text.contains("ready")).await?;
+    let done = admin
+        .notify(&notification("handles", "handles", "reload").build())
+        .await?;
+    assert_ne!(
+        condition(&done, "SignalHandled")["status"],
+        "False",
+        "{done:#}"
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_is_being_deleted_is_not_notified() -> anyhow::Result<()> {
+    let instance = Instance::shared().await?;
+    let admin = instance.admin().await?;
+    let script = "trap '' TERM; while :; do sleep 3600 & wait; done";
+    let manifest = pod("going")
+        .container("main", ["sh", "-c", script])
+        .notifier("work", exec(["true"]).timeout(30))
+        .grace(3600)
+        .build();
+    admin.run(&manifest).await?;
+    admin.delete(&format!("{PODS}/going")).await?.ok()?;
+    let done = admin
+        .notify(&notification("going", "going", "work").build())
+        .await?;
+    assert_eq!(done["status"]["state"], "Failed");
+    assert_eq!(done["status"]["error"]["type"], "PodTerminating");
+    let options = json!({ "gracePeriodSeconds": 0 });
+    admin
+        .delete_with(&format!("{PODS}/going"), &options)
+        .await?
+        .ok()?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn notifiers_may_be_declared_in_an_annotation() -> anyhow::Result<()> {
+    let instance = Instance::shared().await?;
+    let admin = instance.admin().await?;
+    let counter = instance.file("annotated");
+    let declared = json!({
+        "main": [{
+            "name": "work",
+            "timeoutSeconds": 30,
+            "handler": { "exec": { "command": ["sh", "-c", format!("echo ran >> {counter}")] } },
+        }],
+    });
+    let manifest = pod("annotated")
+        .idle("main")
+        .annotation("apps.k8s.io/notifiers", &declared.to_string());
+    admin.run(&manifest.build()).await?;
+    let done = admin
+        .notify(&notification("annotated", "annotated", "work").build())
+        .await?;
+    assert_eq!(done["status"]["state"], "Succeeded", "{done:#}");
+    assert_eq!(lines(&counter), 1);
+    let patch = json!({ "metadata": { "annotations": { "apps.k8s.io/notifiers": null } } });
+    admin
+        .merge(&format!("{PODS}/annotated"), &patch)
+        .await?
+        .refused(422)?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_that_ends_takes_its_running_action_with_it() -> anyhow::Result<()> {
+    let instance = Instance::shared().await?;
+    let admin = instance.admin().await?;
+    let (counter, end) = (instance.file("mortal-runs"), instance.file("mortal-end"));
+    let main = format!("while [ ! -e {end} ]; do sleep 0.05; done; exit 1");
+    let work = format!("echo ran >> {counter}; sleep 91000.5");
+    let manifest = pod("mortal")
+        .container("main", ["sh", "-c", &main])
+        .notifier("work", exec(["sh", "-c", &work]).timeout(600))
+        .restart_policy("Never")
+        .build();
+    admin.run(&manifest).await?;
+    let object = notification("mortal", "mortal", "work")
+        .deadline(600)
+        .build();
+    admin.post(NOTIFICATIONS, &object).await?.ok()?;
+    until_file(&counter, |text| !text.is_empty()).await?;
+    std::fs::write(&end, "")?;
+    let done = admin.finished("mortal").await?;
+    assert_eq!(done["status"]["state"], "Failed", "{done:#}");
+    assert!(belay_testkit::processes::with_command("91000.5").is_empty());
+    assert_eq!(lines(&counter), 1);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_final_cannot_be_changed_any_more() -> anyhow::Result<()> {
+    let admin = Instance::shared().await?.admin().await?;
+    let done = admin
+        .notify(&notification("final", "nowhere", "work").build())
+        .await?;
+    let path = format!("{NOTIFICATIONS}/final/status");
+    for status in [
+        json!({ "state": "New", "completeTime": null, "error": null }),
+        json!({ "state": "Succeeded", "error": null }),
+    ] {
+        admin
+            .merge(&path, &json!({ "status": status }))
+            .await?
+            .refused(422)?;
+    }
+    assert_eq!(admin.finished("final").await?["status"], done["status"]);
+    Ok(())
+}
