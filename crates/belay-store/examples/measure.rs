@@ -8,7 +8,7 @@
 
 use std::fs::File;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use belay_store::{Expect, Options, Store, WatchItem, Write};
@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 
 const VALUE: [u8; 2048] = [b'x'; 2048];
 const KEYS: usize = 1000;
+const ROUNDS: u32 = 10;
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -27,32 +28,47 @@ fn main() -> Result<(), Failure> {
         .map_or_else(std::env::temp_dir, PathBuf::from);
     let span = Duration::from_secs_f64(arguments.next().map_or(Ok(3.0), |text| text.parse())?);
     let dir = tempfile::tempdir_in(parent)?;
-    println!("values of {} bytes, {span:?} each", VALUE.len());
-    report("bare append + fdatasync", &appends(dir.path(), span)?);
+    println!(
+        "values of {} bytes, {span:?} each, in {ROUNDS} turns",
+        VALUE.len()
+    );
 
     let runtime = tokio::runtime::Runtime::new()?;
     let path = dir.path().join("store");
     let store = Store::open(&path, options())?;
-    for writers in [1, 32] {
-        let run = runtime.block_on(puts(&store, writers, span))?;
-        report(&format!("durable puts, {writers} writers"), &run);
+    let mut appended = File::create(dir.path().join("appended"))?;
+    let mut runs: [Run; 5] = Default::default();
+    // In turns, so that all of them meet the same disk on a machine that others use as well.
+    for _ in 0..ROUNDS {
+        let turn = span / ROUNDS;
+        runs[0] += appends(&mut appended, turn)?;
+        runs[1] += runtime.block_on(puts(&store, 1, turn))?;
+        runs[2] += runtime.block_on(puts(&store, 32, turn))?;
+        runs[3] += runtime.block_on(events(&store, 0, turn))?;
+        runs[4] += runtime.block_on(events(&store, 100, turn))?;
     }
-    for watchers in [0, 100] {
-        let run = runtime.block_on(events(&store, watchers, span))?;
-        report(&format!("put to event, {watchers} other watchers"), &run);
+    let names = [
+        "bare append + fdatasync",
+        "durable puts, 1 writer",
+        "durable puts, 32 writers",
+        "put to event, 1 watcher",
+        "put to event, 101 watchers, 1 stalled",
+    ];
+    for (name, run) in names.iter().zip(&runs) {
+        report(name, run);
     }
     runtime.block_on(store.shutdown());
     let size = std::fs::metadata(&path)?.len();
     let begun = Instant::now();
     let store = Store::open(&path, options())?;
     println!(
-        "{:<36} {:.1?}, file {:.1} MiB, {:?}",
+        "{:<38} {:.1?}, file {:.1} MiB, {:?}",
         "open, with every page verified",
         begun.elapsed(),
         size as f64 / f64::from(1 << 20),
         store.stats()
     );
-    println!("{:<36} {}", "RssAnon", rss_anon()?);
+    println!("{:<38} {}", "RssAnon", rss_anon()?);
     runtime.block_on(store.shutdown());
     Ok(())
 }
@@ -62,10 +78,19 @@ fn options() -> Options<()> {
 }
 
 /// How long each of some operations took, and what all of them took together.
+#[derive(Default)]
 struct Run {
     each: Vec<Duration>,
     wall: Duration,
     cpu: Duration,
+}
+
+impl std::ops::AddAssign for Run {
+    fn add_assign(&mut self, other: Run) {
+        self.each.extend(other.each);
+        self.wall += other.wall;
+        self.cpu += other.cpu;
+    }
 }
 
 fn report(what: &str, run: &Run) {
@@ -74,7 +99,7 @@ fn report(what: &str, run: &Run) {
     let count = each.len().max(1);
     let at = |percent: usize| each.get(count * percent / 100).copied().unwrap_or_default();
     println!(
-        "{what:<36} {:>7.0}/s  p50 {:>9.1?}  p99 {:>9.1?}  CPU {:>6.1?} each",
+        "{what:<38} {:>7.0}/s  p50 {:>9.1?}  p99 {:>9.1?}  CPU {:>6.1?} each",
         count as f64 / run.wall.as_secs_f64(),
         at(50),
         at(99),
@@ -82,8 +107,7 @@ fn report(what: &str, run: &Run) {
     );
 }
 
-fn appends(dir: &Path, span: Duration) -> Result<Run, Failure> {
-    let mut file = File::create(dir.join("appended"))?;
+fn appends(file: &mut File, span: Duration) -> Result<Run, Failure> {
     let (begun, cpu) = (Instant::now(), cpu_time()?);
     let mut each = Vec::new();
     while begun.elapsed() < span {
