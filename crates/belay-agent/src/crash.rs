@@ -15,13 +15,19 @@ pub(crate) const RESULT_JOURNALLED: &str = "agent.result-journalled";
 /// The result is on the server and nothing is forgotten yet.
 pub(crate) const AFTER_RESULT: &str = "agent.after-result";
 
-/// Ends the process with SIGKILL if this is the chosen point.
+/// Whether this is the point that was chosen.
 #[cfg(debug_assertions)]
-pub(crate) fn at(point: &str) {
+pub(crate) fn chosen(point: &str) -> bool {
     use std::sync::OnceLock;
     static CHOSEN: OnceLock<Option<String>> = OnceLock::new();
     let chosen = CHOSEN.get_or_init(|| std::env::var("BELAY_CRASH_AT").ok());
-    if chosen.as_deref() == Some(point) {
+    chosen.as_deref() == Some(point)
+}
+
+/// Ends the process with SIGKILL if this is the chosen point.
+#[cfg(debug_assertions)]
+pub(crate) fn at(point: &str) {
+    if chosen(point) {
         let _ =
             rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
         // The signal is on its way to every thread; nothing more may happen in this one.
@@ -29,6 +35,11 @@ pub(crate) fn at(point: &str) {
             std::thread::park();
         }
     }
+}
+
+#[cfg(not(debug_assertions))]
+pub(crate) fn chosen(_point: &str) -> bool {
+    false
 }
 
 #[cfg(not(debug_assertions))]

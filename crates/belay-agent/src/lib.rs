@@ -18,8 +18,9 @@
 //! with a worker each, the notifications with a driver each. All end when the token given to [`run`]
 //! is cancelled; containers and running actions are left as they are and found again.
 //!
-//! **Invariant:** the API server may be away at any time. Containers are restarted and stopped on
-//! time, actions run to their end, and what came of them is reported when the server is back.
+//! **Invariant:** the API server may be away at any time. Containers of pods that the agent has read
+//! are restarted and stopped on time, actions run to their end, and what came of them is reported
+//! when the server is back.
 //!
 //! **Invariant:** the agent speaks to the API through `kube::Client` only, as the identity it was
 //! given; it reads nothing but its own node's pods and notifications.
@@ -36,6 +37,7 @@ mod metrics;
 mod node;
 mod notifications;
 mod pods;
+mod reconnect;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;

@@ -33,6 +33,7 @@ use driver::{Driver, Notice};
 
 use crate::context::Context;
 use crate::journal::Started;
+use crate::reconnect::Reconnect;
 
 /// Delivers the node's notifications until `shutdown`.
 pub(crate) async fn run(context: Arc<Context>, shutdown: CancellationToken) {
@@ -52,7 +53,7 @@ pub(crate) async fn run(context: Arc<Context>, shutdown: CancellationToken) {
     let api: Api<PodNotification> = Api::all(context.client.clone());
     let selector =
         watcher::Config::default().fields(&format!("status.nodeName={}", context.node_name));
-    let mut events = std::pin::pin!(watcher(api, selector).default_backoff());
+    let mut events = std::pin::pin!(watcher(api, selector).backoff(Reconnect::default()));
     loop {
         tokio::select! {
             () = shutdown.cancelled() => break,

@@ -46,6 +46,7 @@ pub(crate) use table::{PodView, Table};
 use worker::{Desired, Worker};
 
 use crate::context::Context;
+use crate::reconnect::Reconnect;
 
 /// Runs the node's pods until `shutdown`.
 pub(crate) async fn run(context: Arc<Context>, shutdown: CancellationToken) {
@@ -64,7 +65,7 @@ pub(crate) async fn run(context: Arc<Context>, shutdown: CancellationToken) {
     let api: Api<Pod> = Api::all(context.client.clone());
     let selector =
         watcher::Config::default().fields(&format!("spec.nodeName={}", context.node_name));
-    let mut events = std::pin::pin!(watcher(api, selector).default_backoff());
+    let mut events = std::pin::pin!(watcher(api, selector).backoff(Reconnect::default()));
     loop {
         tokio::select! {
             () = shutdown.cancelled() => break,

@@ -12,32 +12,31 @@
 //! Nothing waits for the API server but reports to it: containers are restarted and stopped on time
 //! while it is away. The end of a worker by shutdown leaves the containers as they are.
 
+mod ending;
+mod telling;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use belay_action::ContainerId;
-use belay_api::pod::{Container, Pod, PodStatus};
+use belay_api::pod::{Pod, PodStatus};
 use belay_api::reasons;
 use belay_runtime::{ContainerState, ContainerStatus as RuntimeStatus, Exit, RuntimeError};
 use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::ObjectReference;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::report::{self, Reported};
-use super::stop::{self, Stopped};
-use super::table::{ContainerView, PodView};
+use super::report::Reported;
+use super::stop::Stopped;
 use super::tracked::{FailedStart, Instance, Tracked};
 use super::waiting::Waiting;
-use super::{config, plan, status};
-use crate::clock::boot_millis;
+use super::{config, plan};
 use crate::context::Context;
-use crate::journal::Stopping;
 
 /// The pod as the API tells it.
 #[derive(Debug, Clone)]
@@ -58,7 +57,11 @@ enum Happening {
         container: String,
         stopped: Stopped,
     },
-    Reported(Reported),
+    Reported {
+        outcome: Reported,
+        /// Whether it was the status of the pod's end.
+        over: bool,
+    },
     Deleted(Reported),
 }
 
@@ -96,6 +99,7 @@ pub(crate) struct Worker {
     ending: Option<Ending>,
     /// Containers whose back-off has been told as an event, with the number of the incarnation.
     told_back_off: BTreeMap<String, u32>,
+    told_unsupported: bool,
 }
 
 impl Worker {
@@ -120,6 +124,7 @@ impl Worker {
             wake: None,
             ending: None,
             told_back_off: BTreeMap::new(),
+            told_unsupported: false,
         };
         worker.adopt(adopted);
         let desired = worker.desired.borrow().clone();
@@ -227,6 +232,7 @@ impl Worker {
         }
         self.wake = plan.wake;
         self.tell_back_off(pod, &plan);
+        self.tell_unsupported(pod);
         self.publish(&Desired {
             pod: Arc::clone(pod),
             gone: false,
@@ -359,9 +365,9 @@ impl Worker {
                         .warning(about, reasons::PROCESSES_SURVIVED, message);
                 }
             }
-            Happening::Reported(outcome) => {
+            Happening::Reported { outcome, over } => {
                 self.reporting = false;
-                self.answered(outcome, |ending| ending.told = true);
+                self.answered(outcome, |ending| ending.told |= over);
             }
             Happening::Deleted(outcome) => {
                 if let Some(ending) = &mut self.ending {
@@ -430,266 +436,6 @@ impl Worker {
             instance.exit = Some(exit);
         }
     }
-
-    /// One step of the pod's end. Returns whether nothing is left to do.
-    async fn end(&mut self, desired: &Desired) -> bool {
-        let grace = stop::grace(&desired.pod, desired.gone);
-        if self.ending.is_none() {
-            self.begin_end(&desired.pod, grace);
-        }
-        self.wake = None;
-        let Some(ending) = &mut self.ending else {
-            return false;
-        };
-        let deadline = deadline(ending.started, grace);
-        ending.deadline.send_if_modified(|at| {
-            let earlier = deadline < *at;
-            *at = deadline.min(*at);
-            earlier
-        });
-        if self
-            .tracked
-            .values()
-            .any(|tracked| tracked.running().is_some())
-        {
-            let plan = plan::Plan {
-                initialized: true,
-                ..plan::Plan::default()
-            };
-            self.report(&desired.pod, &plan, false);
-            return false;
-        }
-        if desired.gone || ending.deleted {
-            return true;
-        }
-        if !ending.told {
-            let plan = plan::Plan {
-                initialized: true,
-                ..plan::Plan::default()
-            };
-            let told = !self.report(&desired.pod, &plan, true);
-            if told && let Some(ending) = &mut self.ending {
-                ending.told = true;
-            }
-        }
-        let ready = self
-            .ending
-            .as_ref()
-            .is_some_and(|ending| ending.told && !ending.deleting);
-        if ready && self.retry_at.is_none() && !self.reporting {
-            if let Some(ending) = &mut self.ending {
-                ending.deleting = true;
-            }
-            let deletion = report::delete(Arc::clone(&self.context), Arc::clone(&desired.pod));
-            self.happenings
-                .push(deletion.map(Happening::Deleted).boxed());
-        }
-        false
-    }
-
-    /// The pod's end begins: all running containers are stopped at once.
-    fn begin_end(&mut self, pod: &Pod, grace: Duration) {
-        let now = boot_millis();
-        let boot_id = &self.context.boot_id;
-        // A restarted agent goes on with what is left of the grace.
-        let recorded = self
-            .context
-            .journal
-            .stop(&self.uid)
-            .filter(|stop| stop.boot_id == *boot_id && stop.started <= now);
-        let started = recorded.as_ref().map_or(now, |stop| stop.started);
-        if recorded.is_none() {
-            let stop = Stopping {
-                boot_id: boot_id.clone(),
-                started,
-            };
-            let (context, uid) = (Arc::clone(&self.context), self.uid.clone());
-            // Not waited for: a crash before it is on disk gives the containers their grace again.
-            tokio::spawn(async move {
-                if let Err(error) = context.journal.put_stop(&uid, &stop).await {
-                    warn!(pod = uid, %error, "the start of a termination could not be journalled");
-                }
-            });
-        }
-        let deadline = watch::Sender::new(deadline(started, grace));
-        let running: Vec<(String, ContainerId)> = self
-            .tracked
-            .iter()
-            .filter_map(|(name, tracked)| Some((name.clone(), tracked.running()?.clone())))
-            .collect();
-        for (name, id) in running {
-            let fallback = Container::default();
-            let container = pod.container(&name).unwrap_or(&fallback);
-            let signal = status::stop_signal(container, self.context.gates);
-            let about = self.reference(pod, Some(&name));
-            self.context.events.normal(
-                about,
-                reasons::KILLING,
-                format!("Stopping container {name}"),
-            );
-            let runtime = Arc::clone(&self.context.runtime);
-            let deadline = deadline.subscribe();
-            let stopping = async move {
-                let stopped = stop::stop(runtime, id, signal, deadline).await;
-                Happening::Stopped {
-                    container: name,
-                    stopped,
-                }
-            };
-            self.happenings.push(stopping.boxed());
-        }
-        info!(
-            pod = pod.name(),
-            namespace = pod.namespace(),
-            uid = self.uid,
-            "stopping"
-        );
-        // A pod that ended before and has no containers left here has said all it had to say.
-        let ended = matches!(self.reported.phase.as_deref(), Some("Succeeded" | "Failed"));
-        let told = ended && self.tracked.is_empty();
-        self.ending = Some(Ending {
-            started,
-            deadline,
-            told,
-            deleting: false,
-            deleted: false,
-        });
-    }
-
-    /// Reports the status if it differs from the one reported last. Returns whether a report is on
-    /// its way.
-    fn report(&mut self, pod: &Arc<Pod>, plan: &plan::Plan, over: bool) -> bool {
-        if self.reporting {
-            return true;
-        }
-        let node = status::Node {
-            address: &self.context.node_address,
-            runtime: self.context.runtime.name(),
-            gates: self.context.gates,
-        };
-        let status = status::status(
-            pod,
-            &self.reported,
-            &self.tracked,
-            plan,
-            node,
-            over,
-            Timestamp::now(),
-        );
-        if status == self.reported && !self.owed {
-            return false;
-        }
-        if self.retry_at.is_some() {
-            return true;
-        }
-        self.reported = status.clone();
-        self.reporting = true;
-        let report = report::status(Arc::clone(&self.context), Arc::clone(pod), status);
-        self.happenings
-            .push(report.map(Happening::Reported).boxed());
-        true
-    }
-
-    fn tell_back_off(&mut self, pod: &Pod, plan: &plan::Plan) {
-        for (container, waiting) in &plan.waiting {
-            if waiting.reason != "CrashLoopBackOff" {
-                continue;
-            }
-            let count = self
-                .tracked
-                .get(container)
-                .map_or(0, Tracked::restart_count);
-            if self.told_back_off.insert(container.clone(), count) != Some(count) {
-                let message = format!(
-                    "Back-off restarting failed container {container} in pod {}_{}({})",
-                    pod.name(),
-                    pod.namespace(),
-                    self.uid
-                );
-                let about = self.reference(pod, Some(container));
-                self.context
-                    .events
-                    .warning(about, reasons::BACK_OFF, message);
-            }
-        }
-    }
-
-    fn publish(&self, desired: &Desired) {
-        if desired.gone {
-            // Nobody can ask for anything of a pod that is not there.
-            return self.context.pods.remove(&self.uid);
-        }
-        let containers = self
-            .tracked
-            .iter()
-            .filter_map(|(name, tracked)| {
-                let current = tracked.current.as_ref()?;
-                let view = ContainerView {
-                    id: current.id.clone(),
-                    restart_count: current.restart_count,
-                    running: current.exit.is_none(),
-                    previous: tracked
-                        .previous
-                        .as_ref()
-                        .map(|previous| previous.restart_count),
-                };
-                Some((name.clone(), view))
-            })
-            .collect();
-        self.context.pods.put(
-            &self.uid,
-            PodView {
-                pod: Arc::clone(&desired.pod),
-                containers,
-            },
-        );
-    }
-
-    /// Removes every trace of the pod on this node.
-    async fn clean_up(self, pod: &Pod) {
-        let instances = self
-            .tracked
-            .into_values()
-            .flat_map(|tracked| [tracked.current, tracked.previous])
-            .flatten();
-        for instance in instances {
-            match self.context.runtime.remove(&instance.id).await {
-                Ok(()) | Err(RuntimeError::NotFound { .. }) => {}
-                Err(error) => warn!(container = %instance.id, %error, "could not be removed"),
-            }
-        }
-        let logs = config::log_dir(
-            &self.context.data_dir,
-            pod.namespace(),
-            pod.name(),
-            &self.uid,
-        );
-        match tokio::fs::remove_dir_all(&logs).await {
-            Ok(()) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => warn!(path = %logs.display(), %error, "logs could not be removed"),
-        }
-        self.context.journal.forget_stop(&self.uid).await;
-        self.context.pods.remove(&self.uid);
-        info!(
-            pod = pod.name(),
-            namespace = pod.namespace(),
-            uid = self.uid,
-            "has left the node"
-        );
-    }
-
-    fn reference(&self, pod: &Pod, container: Option<&str>) -> ObjectReference {
-        ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Pod".to_owned()),
-            name: Some(pod.name().to_owned()),
-            namespace: Some(pod.namespace().to_owned()),
-            uid: Some(self.uid.clone()),
-            field_path: container.map(|name| format!("spec.containers{{{name}}}")),
-            ..ObjectReference::default()
-        }
-    }
 }
 
 /// The next number for each container that the pod's status shows as started before.
@@ -732,15 +478,6 @@ fn causes(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
-}
-
-/// When the grace of an end that began at `started` is over.
-fn deadline(started: i64, grace: Duration) -> Instant {
-    let grace = i64::try_from(grace.as_millis()).unwrap_or(i64::MAX);
-    let left = started.saturating_add(grace).saturating_sub(boot_millis());
-    // Far enough away never comes.
-    let left = Duration::from_millis(u64::try_from(left).unwrap_or(0));
-    Instant::now() + left.min(Duration::from_secs(86_400 * 365))
 }
 
 /// The moment of the monotonic clock at which the wall clock will show `at`.

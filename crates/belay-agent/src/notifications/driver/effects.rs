@@ -1,0 +1,324 @@
+//! Effects that become futures.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use belay_action::{AttemptId, ContainerId};
+use belay_api::notification::PodNotificationStatus;
+use belay_core::delivery::{Conclusion, Record, Trace, Verdict, attempt_id};
+use futures::future::FutureExt as _;
+use jiff::Timestamp;
+use prometheus_client::metrics::gauge::Gauge;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::{Driver, Happening};
+use crate::context::Context;
+use crate::crash;
+use crate::journal::Started;
+use crate::notifications::action::{self, Came, Sight};
+use crate::notifications::handler::Handler;
+use crate::notifications::write::{self, Written};
+
+/// How long a journal write that was refused waits.
+const JOURNAL_RETRY: Duration = Duration::from_secs(1);
+
+/// How long the outcomes may wait for the journal while their report is on its way.
+const UNHURRIED: Duration = Duration::from_millis(200);
+
+/// The last outcomes need the journal only if the report does not land soon: until they are
+/// forgotten the runtime knows them too. Signals it does not know, so theirs are written at once.
+fn unhurried(record: &Record) -> Duration {
+    let kept = record.entries.values().all(|entry| entry.traceable);
+    if kept && !crash::chosen(crash::RESULT_JOURNALLED) {
+        UNHURRIED
+    } else {
+        Duration::ZERO
+    }
+}
+
+impl Driver {
+    pub(super) fn claim(&mut self, record: &Record) {
+        let Some(mut object) = self.object.clone() else {
+            return;
+        };
+        let before = object.status.clone().unwrap_or_default();
+        object.status = Some(self.author().claimed(&before, record, Timestamp::now()));
+        let context = Arc::clone(&self.context);
+        self.happenings
+            .push(async move { Happening::Claimed(write::put(&context, &object).await) }.boxed());
+    }
+
+    pub(super) fn report(&mut self, conclusion: Conclusion) {
+        let Some(mut object) = self.object.clone() else {
+            // The object is gone; the answer is the same as a server's would be.
+            let gone = async { Happening::Reported(Written::Refused(None)) };
+            return self.happenings.push(gone.boxed());
+        };
+        let before: PodNotificationStatus = object.status.clone().unwrap_or_default();
+        let now = Timestamp::now();
+        object.status = Some(
+            self.author()
+                .concluded(&before, &conclusion, &self.handlers, now),
+        );
+        self.concluded = Some(conclusion);
+        let context = Arc::clone(&self.context);
+        self.happenings
+            .push(async move { Happening::Reported(write::put(&context, &object).await) }.boxed());
+    }
+
+    pub(super) fn write_journal(&mut self) {
+        if self.lane.busy {
+            return;
+        }
+        let Some((seq, record)) = self.lane.next.take() else {
+            return;
+        };
+        self.lane.busy = true;
+        let complete = record.entries.values().all(|entry| entry.outcome.is_some());
+        let delay = if complete {
+            unhurried(&record)
+        } else {
+            Duration::ZERO
+        };
+        let context = Arc::clone(&self.context);
+        let over = self.lane.over.clone();
+        let started = Started {
+            record,
+            ..self.about.clone()
+        };
+        let write = async move {
+            if !delay.is_zero() && tokio::time::timeout(delay, over.cancelled()).await.is_ok() {
+                return Happening::Journalled {
+                    seq,
+                    error: None,
+                    complete: false,
+                };
+            }
+            let error = match context.journal.put_notification(&started).await {
+                Ok(()) => None,
+                Err(error) => {
+                    warn!(uid = started.uid, %error, "the journal refused a notification");
+                    tokio::time::sleep(JOURNAL_RETRY).await;
+                    Some(error.to_string())
+                }
+            };
+            Happening::Journalled {
+                seq,
+                error,
+                complete,
+            }
+        };
+        self.happenings.push(write.boxed());
+    }
+
+    /// Removes what is kept on the node, once nothing is on its way any more. Returns whether that
+    /// has been arranged.
+    pub(super) fn forgotten(&mut self) -> bool {
+        if self.lane.busy {
+            return false;
+        }
+        if let Some(record) = self.forget.take() {
+            let (context, uid) = (Arc::clone(&self.context), self.about.uid.clone());
+            tokio::spawn(forget(context, uid, record));
+        }
+        true
+    }
+
+    fn ids(&self, container: &str, attempt: u32) -> Option<(ContainerId, AttemptId)> {
+        let id = self.container_id(container)?;
+        let attempt = attempt_id(&self.about.uid, container, attempt);
+        match (ContainerId::new(&id), AttemptId::new(&attempt)) {
+            (Ok(id), Ok(attempt)) => Some((id, attempt)),
+            (Err(error), _) | (_, Err(error)) => {
+                warn!(%error, "a record names what cannot be an ID");
+                None
+            }
+        }
+    }
+
+    /// The incarnation that the record names; the machine never changes it once it is claimed.
+    fn container_id(&self, container: &str) -> Option<String> {
+        self.about
+            .record
+            .entries
+            .get(container)
+            .and_then(|entry| entry.container_id.clone())
+    }
+
+    pub(super) fn find(&mut self, container: String, attempt: u32) {
+        let context = Arc::clone(&self.context);
+        let Some((id, attempt_id)) = self.ids(&container, attempt) else {
+            let sight = Sight {
+                trace: Trace::Lost,
+                same_incarnation: false,
+                running: None,
+            };
+            let lost = async move {
+                Happening::Found {
+                    container,
+                    attempt,
+                    sight,
+                }
+            };
+            return self.happenings.push(lost.boxed());
+        };
+        let handler = self.handlers.get(&container).cloned();
+        let traceable = self
+            .about
+            .record
+            .entries
+            .get(&container)
+            .is_none_or(|e| e.traceable);
+        let find = async move {
+            let sight = action::find(&context, &id, &attempt_id, handler.as_ref(), traceable).await;
+            Happening::Found {
+                container,
+                attempt,
+                sight,
+            }
+        };
+        self.happenings.push(find.boxed());
+    }
+
+    pub(super) fn queue(&mut self, container: String) {
+        let slots = Arc::clone(&self.context.slots);
+        let counted = Counted::new(&self.context.metrics.queued);
+        let queue = async move {
+            let _counted = counted;
+            match slots.acquire_owned().await {
+                Ok(permit) => Happening::Slot { container, permit },
+                // The slots are never closed.
+                Err(_) => std::future::pending().await,
+            }
+        };
+        self.happenings.push(queue.boxed());
+    }
+
+    pub(super) fn start(&mut self, container: String, attempt: u32) {
+        crash::at(crash::AFTER_CLAIM);
+        let permit = self.permits.remove(&container);
+        let handler = self.handlers.get(&container).cloned();
+        let (Some((id, attempt_id)), Some(handler)) = (self.ids(&container, attempt), handler)
+        else {
+            let came = Came::Refused(Verdict::PodNotFound);
+            let refused = async move {
+                Happening::Came {
+                    container,
+                    attempt,
+                    came,
+                }
+            };
+            return self.happenings.push(refused.boxed());
+        };
+        let context = Arc::clone(&self.context);
+        let cancel = CancellationToken::new();
+        self.cancels.insert(container.clone(), cancel.clone());
+        let run = async move {
+            let _counted = Counted::new(&context.metrics.running);
+            let came = action::run(&context, &id, &attempt_id, &handler, cancel).await;
+            drop(permit);
+            Happening::Came {
+                container,
+                attempt,
+                came,
+            }
+        };
+        // On a task of its own: a shutdown of the driver must not tear a start in two.
+        self.spawn(run);
+    }
+
+    pub(super) fn follow(&mut self, container: String, attempt: u32) {
+        let cancel = CancellationToken::new();
+        self.cancels.insert(container.clone(), cancel.clone());
+        let context = Arc::clone(&self.context);
+        let running = self.found.remove(&container);
+        let handler: Option<Handler> = self.handlers.get(&container).cloned();
+        let ids = self.ids(&container, attempt);
+        info!(
+            namespace = self.about.namespace,
+            name = self.about.name,
+            container,
+            "followed after a restart"
+        );
+        let follow = async move {
+            // It counts against the slots as far as they reach; it runs already in any case.
+            let permit = Arc::clone(&context.slots).try_acquire_owned().ok();
+            let came = match (ids, running) {
+                (Some((id, attempt_id)), Some(running)) => {
+                    match context.runtime.target(&id).await {
+                        Ok(target) => {
+                            let handler = handler.as_ref();
+                            action::follow(&context, &target, running, &attempt_id, handler, cancel)
+                                .await
+                        }
+                        Err(error) => {
+                            warn!(container = %id, %error, "cannot be followed");
+                            Came::Lost {
+                                same_incarnation: false,
+                            }
+                        }
+                    }
+                }
+                (None, _) | (_, None) => Came::Lost {
+                    same_incarnation: false,
+                },
+            };
+            drop(permit);
+            Happening::Came {
+                container,
+                attempt,
+                came,
+            }
+        };
+        self.spawn(follow);
+    }
+
+    fn spawn(&mut self, future: impl Future<Output = Happening> + Send + 'static) {
+        let task = tokio::spawn(future);
+        let joined = async move {
+            match task.await {
+                Ok(happening) => happening,
+                Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+                // The runtime is going down.
+                Err(_) => std::future::pending().await,
+            }
+        };
+        self.happenings.push(joined.boxed());
+    }
+}
+
+/// Counts in a gauge for as long as it lives.
+struct Counted(Gauge);
+
+impl Counted {
+    fn new(gauge: &Gauge) -> Self {
+        gauge.inc();
+        Counted(gauge.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+async fn forget(context: Arc<Context>, uid: String, record: Option<Record>) {
+    let entries = record.map(|record| record.entries).unwrap_or_default();
+    for (container, entry) in entries.iter().filter(|(_, entry)| entry.traceable) {
+        let Some(Ok(id)) = entry.container_id.as_ref().map(ContainerId::new) else {
+            continue;
+        };
+        // A container that is gone took its records with it.
+        let Ok(target) = context.runtime.target(&id).await else {
+            continue;
+        };
+        for attempt in 1..=entry.attempt {
+            if let Ok(attempt) = AttemptId::new(attempt_id(&uid, container, attempt)) {
+                target.forget(&attempt).await;
+            }
+        }
+    }
+    context.journal.forget_notification(&uid).await;
+}

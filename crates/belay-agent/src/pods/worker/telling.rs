@@ -1,0 +1,139 @@
+//! What a worker tells: the pod's status, events, and the table that others look things up in.
+
+use std::sync::Arc;
+
+use belay_api::pod::Pod;
+use belay_api::reasons;
+use futures::future::FutureExt as _;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
+
+use super::{Desired, Happening, Worker};
+use crate::pods::table::{ContainerView, PodView};
+use crate::pods::tracked::Tracked;
+use crate::pods::{config, plan, report, status};
+
+/// The pod asks for something that this agent leaves out.
+const NOT_SUPPORTED: &str = "NotSupported";
+
+impl Worker {
+    /// Reports the status if it differs from the one reported last. Returns whether a report is on
+    /// its way.
+    pub(super) fn report(&mut self, pod: &Arc<Pod>, plan: &plan::Plan, over: bool) -> bool {
+        if self.reporting {
+            return true;
+        }
+        let node = status::Node {
+            address: &self.context.node_address,
+            runtime: self.context.runtime.name(),
+            gates: self.context.gates,
+        };
+        let status = status::status(
+            pod,
+            &self.reported,
+            &self.tracked,
+            plan,
+            node,
+            over,
+            Timestamp::now(),
+        );
+        if status == self.reported && !self.owed {
+            return false;
+        }
+        if self.retry_at.is_some() {
+            return true;
+        }
+        self.reported = status.clone();
+        self.reporting = true;
+        let report = report::status(Arc::clone(&self.context), Arc::clone(pod), status);
+        let reported = report.map(move |outcome| Happening::Reported { outcome, over });
+        self.happenings.push(reported.boxed());
+        true
+    }
+
+    pub(super) fn tell_back_off(&mut self, pod: &Pod, plan: &plan::Plan) {
+        for (container, waiting) in &plan.waiting {
+            if waiting.reason != "CrashLoopBackOff" {
+                continue;
+            }
+            let count = self
+                .tracked
+                .get(container)
+                .map_or(0, Tracked::restart_count);
+            if self.told_back_off.insert(container.clone(), count) != Some(count) {
+                let message = format!(
+                    "Back-off restarting failed container {container} in pod {}_{}({})",
+                    pod.name(),
+                    pod.namespace(),
+                    self.uid
+                );
+                let about = self.reference(pod, Some(container));
+                self.context
+                    .events
+                    .warning(about, reasons::BACK_OFF, message);
+            }
+        }
+    }
+
+    /// Says once what the pod asks for and does not get.
+    pub(super) fn tell_unsupported(&mut self, pod: &Pod) {
+        if std::mem::replace(&mut self.told_unsupported, true) {
+            return;
+        }
+        for container in pod.spec.init_containers.iter().chain(&pod.spec.containers) {
+            let missing = config::not_carried_out(container);
+            if !missing.is_empty() {
+                let message = format!(
+                    "container {} declares {}; this agent does not carry that out yet",
+                    container.name,
+                    missing.join(", ")
+                );
+                let about = self.reference(pod, Some(&container.name));
+                self.context.events.warning(about, NOT_SUPPORTED, message);
+            }
+        }
+    }
+
+    pub(super) fn publish(&self, desired: &Desired) {
+        if desired.gone {
+            // Nobody can ask for anything of a pod that is not there.
+            return self.context.pods.remove(&self.uid);
+        }
+        let containers = self
+            .tracked
+            .iter()
+            .filter_map(|(name, tracked)| {
+                let current = tracked.current.as_ref()?;
+                let view = ContainerView {
+                    id: current.id.clone(),
+                    restart_count: current.restart_count,
+                    running: current.exit.is_none(),
+                    previous: tracked
+                        .previous
+                        .as_ref()
+                        .map(|previous| previous.restart_count),
+                };
+                Some((name.clone(), view))
+            })
+            .collect();
+        self.context.pods.put(
+            &self.uid,
+            PodView {
+                pod: Arc::clone(&desired.pod),
+                containers,
+            },
+        );
+    }
+
+    pub(super) fn reference(&self, pod: &Pod, container: Option<&str>) -> ObjectReference {
+        ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            name: Some(pod.name().to_owned()),
+            namespace: Some(pod.namespace().to_owned()),
+            uid: Some(self.uid.clone()),
+            field_path: container.map(|name| format!("spec.containers{{{name}}}")),
+            ..ObjectReference::default()
+        }
+    }
+}
