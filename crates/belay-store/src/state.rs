@@ -250,3 +250,122 @@ pub(crate) fn obsolete<M>(event: &Event<M>) -> impl Iterator<Item = Revision> {
     let deletion = event.deleted.then_some(event.revision);
     superseded.into_iter().chain(deletion)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLENTY: Limits = Limits {
+        events: 100,
+        bytes: 1 << 20,
+    };
+
+    fn replay(
+        state: &mut State<()>,
+        revision: u64,
+        key: &str,
+        created: u64,
+        deed: Deed<'_>,
+    ) -> Result<(), ReplayError> {
+        let derive: Derive<()> = Arc::new(|_, _| ());
+        let record = Record {
+            key,
+            created: Revision(created),
+            deed,
+        };
+        state.replay(Revision(revision), record, &derive)
+    }
+
+    /// a is put, put again and deleted, b stays: revisions 2 to 5.
+    fn some(limits: Limits) -> State<()> {
+        let mut state = State::empty(Revision(0), limits);
+        replay(&mut state, 2, "a", 2, Deed::Put(b"1")).expect("put");
+        replay(&mut state, 3, "b", 3, Deed::Put(b"1")).expect("put");
+        replay(&mut state, 4, "a", 2, Deed::Put(b"2")).expect("put");
+        replay(&mut state, 5, "a", 2, Deed::DeleteSame).expect("delete");
+        state
+    }
+
+    #[test]
+    fn an_event_that_leaves_takes_what_it_superseded_and_a_deletion_itself() {
+        let mut state = some(Limits {
+            events: 0,
+            ..PLENTY
+        });
+        replay(&mut state, 6, "c", 6, Deed::Put(b"1")).expect("put");
+        let gone: Vec<_> = state
+            .evict()
+            .iter()
+            .map(|event| obsolete(event).collect::<Vec<_>>())
+            .collect();
+        let [none, superseded, both] = [vec![], vec![Revision(2)], vec![Revision(4), Revision(5)]];
+        assert_eq!(gone, [none.clone(), none, superseded, both]);
+        assert_eq!((state.compacted(), state.history().len()), (Revision(5), 1));
+    }
+
+    #[test]
+    fn a_scan_begins_where_the_watcher_stands_and_looks_no_further_than_told() {
+        let state = some(PLENTY);
+        let found = |seen, most| match state.scan("a", Revision(seen), most) {
+            Scan::Found(event) => Ok(event.revision.0),
+            Scan::Nothing(upto) => Err(upto.0),
+            Scan::Behind => panic!("nothing was evicted"),
+        };
+        assert_eq!(found(0, 10), Ok(2));
+        assert_eq!(found(1, 10), Ok(2));
+        assert_eq!(found(2, 10), Ok(4));
+        assert_eq!(
+            found(2, 1),
+            Err(3),
+            "it stopped at the limit and can go on from there"
+        );
+        assert_eq!(found(5, 10), Err(5));
+    }
+
+    #[test]
+    fn a_watcher_whose_next_event_was_evicted_is_behind() {
+        let mut state = some(Limits {
+            events: 2,
+            ..PLENTY
+        });
+        state.evict();
+        assert_eq!(state.compacted(), Revision(3));
+        assert!(matches!(state.scan("", Revision(2), 10), Scan::Behind));
+        assert!(matches!(state.scan("", Revision(3), 10), Scan::Found(_)));
+    }
+
+    #[test]
+    fn a_log_that_does_not_add_up_is_refused() {
+        let gap = replay(&mut some(PLENTY), 7, "c", 7, Deed::Put(b"1"));
+        assert!(matches!(gap, Err(ReplayError::Gap { .. })), "{gap:?}");
+        let nothing = replay(&mut some(PLENTY), 6, "a", 2, Deed::DeleteSame);
+        assert!(
+            matches!(nothing, Err(ReplayError::DeletesNothing { .. })),
+            "{nothing:?}"
+        );
+        let disagrees = replay(&mut some(PLENTY), 6, "b", 2, Deed::Put(b"2"));
+        assert!(
+            matches!(disagrees, Err(ReplayError::Created { .. })),
+            "{disagrees:?}"
+        );
+        let unknown = replay(&mut some(PLENTY), 6, "c", 5, Deed::Put(b"1"));
+        assert!(
+            matches!(unknown, Err(ReplayError::Created { .. })),
+            "{unknown:?}"
+        );
+    }
+
+    #[test]
+    fn what_the_compaction_point_left_is_live_and_not_history() {
+        let mut state = State::empty(Revision(10), PLENTY);
+        replay(&mut state, 4, "b", 3, Deed::Put(b"1")).expect("left");
+        assert_eq!((state.revision(), state.history().len()), (Revision(10), 0));
+        replay(&mut state, 11, "b", 3, Deed::Put(b"2")).expect("history");
+        let event = &state.history()[0];
+        assert_eq!(
+            event.previous.as_ref().map(|entry| entry.modified),
+            Some(Revision(4))
+        );
+        assert_eq!(state.live_bytes(), event.entry.cost());
+    }
+}
