@@ -100,6 +100,11 @@ impl ApiError {
         error
     }
 
+    /// What was asked is well formed and cannot be done to this object.
+    pub(crate) fn unprocessable(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
+    }
+
     pub(crate) fn method_not_allowed(method: &http::Method) -> Self {
         Self::new(
             StatusCode::METHOD_NOT_ALLOWED,

@@ -500,7 +500,11 @@ impl PatchStyle {
 }
 
 fn patch_error(error: &belay_patch::PatchError) -> ApiError {
-    ApiError::bad_request(error.to_string())
+    if error.is_malformed() {
+        ApiError::bad_request(error.to_string())
+    } else {
+        ApiError::unprocessable(error.to_string())
+    }
 }
 
 fn schema_of(kind: &Kind) -> ApiResult<&'static Schema> {

@@ -113,6 +113,10 @@ async fn the_three_patch_types_do_what_they_are_for() {
     let bad = json!([{"op": "test", "path": "/metadata/name", "value": "q"}]);
     c.patch(&path, "json-patch", &bad)
         .await
+        .refused(422, "Invalid");
+    let malformed = json!([{"op": "shuffle", "path": "/metadata"}]);
+    c.patch(&path, "json-patch", &malformed)
+        .await
         .refused(400, "BadRequest");
     c.patch(&path, "apply-patch", &json!({}))
         .await
