@@ -38,6 +38,8 @@ mod node;
 mod notifications;
 mod pods;
 mod reconnect;
+#[cfg(test)]
+mod testing;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;

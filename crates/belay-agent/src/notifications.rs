@@ -185,3 +185,95 @@ impl Notifications {
 fn uid(object: &PodNotification) -> &str {
     object.metadata.uid.as_deref().unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Script, context};
+    use serde_json::json;
+
+    fn object(state: &str) -> PodNotification {
+        let mut value = json!({
+            "apiVersion": "apps.k8s.io/v1alpha1", "kind": "PodNotification",
+            "metadata": {"name": "n", "namespace": "ns", "uid": "u", "resourceVersion": "5"},
+            "spec": {"podName": "db", "notifier": "lock"},
+            "status": {"state": state, "nodeName": "n1", "executor": "n1", "podUID": "p"},
+        });
+        if state != "New" {
+            value["status"]["completeTime"] = json!("2030-01-01T00:00:00Z");
+        }
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn notifications(dir: &std::path::Path) -> Notifications {
+        Notifications {
+            context: context(dir, &Script::default()),
+            active: HashMap::new(),
+            ended: HashSet::new(),
+            tasks: JoinSet::new(),
+            listing: HashSet::new(),
+            shutdown: CancellationToken::new(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_watch_that_lags_behind_the_result_does_not_start_the_delivery_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut notifications = notifications(dir.path());
+        notifications.event(Event::Apply(object("New")));
+        assert_eq!(notifications.active.len(), 1);
+        // The delivery ends here, and the watch still tells of the claim.
+        notifications.over("u".to_owned());
+        notifications.event(Event::Apply(object("New")));
+        assert!(notifications.active.is_empty());
+        // Then of the result, and that is that.
+        notifications.event(Event::Apply(object("Succeeded")));
+        assert!(notifications.active.is_empty() && notifications.ended.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_list_that_lags_does_not_start_it_anew_either_and_one_that_lacks_it_ends_the_memory()
+    {
+        let dir = tempfile::tempdir().unwrap();
+        let mut notifications = notifications(dir.path());
+        notifications.event(Event::Apply(object("New")));
+        notifications.over("u".to_owned());
+        notifications.event(Event::Init);
+        notifications.event(Event::InitApply(object("New")));
+        notifications.event(Event::InitDone);
+        assert!(notifications.active.is_empty() && notifications.ended.len() == 1);
+        notifications.event(Event::Init);
+        notifications.event(Event::InitDone);
+        assert!(notifications.ended.is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_is_final_and_left_nothing_here_is_none_of_this_node_s_business() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut notifications = notifications(dir.path());
+        notifications.event(Event::Apply(object("Failed")));
+        assert!(notifications.active.is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_the_journal_has_and_the_list_lacks_is_cleaned_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut notifications = notifications(dir.path());
+        let started = driver::about(&object("New"));
+        notifications
+            .context
+            .journal
+            .put_notification(&started)
+            .await
+            .unwrap();
+        notifications.event(Event::Init);
+        notifications.event(Event::InitDone);
+        assert_eq!(notifications.active.len(), 1);
+        let uid = notifications.tasks.join_next().await.unwrap().unwrap();
+        assert_eq!(uid, "u");
+        // Forgetting runs on a task of its own.
+        while notifications.context.journal.notification("u").is_some() {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    }
+}

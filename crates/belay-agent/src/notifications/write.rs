@@ -80,3 +80,101 @@ async fn read(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Reply, Script, context};
+    use serde_json::{Value, json};
+
+    fn object(uid: &str, version: &str) -> Value {
+        json!({
+            "apiVersion": "apps.k8s.io/v1alpha1", "kind": "PodNotification",
+            "metadata": {"name": "n", "namespace": "ns", "uid": uid, "resourceVersion": version},
+            "spec": {"podName": "db", "notifier": "lock"},
+        })
+    }
+
+    fn refusal(code: u16) -> Reply {
+        let body = json!({
+            "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
+            "message": "refused", "reason": if code == 404 { "NotFound" } else { "Refused" },
+        });
+        Reply::Answer(code, body)
+    }
+
+    fn here(uid: &str, version: &str) -> Reply {
+        Reply::Answer(200, object(uid, version))
+    }
+
+    /// Puts version 5 of the object with UID `u` and returns the version that came back, if any,
+    /// whether the write landed, and what was asked.
+    async fn put_against(replies: Vec<Reply>) -> (Option<String>, bool, Vec<String>) {
+        let dir = tempfile::tempdir().unwrap();
+        let script = Script::new(replies);
+        let context = context(dir.path(), &script);
+        let object = serde_json::from_value(object("u", "5")).unwrap();
+        let (object, landed) = match put(&context, &object).await {
+            Written::Landed(object) => (Some(object), true),
+            Written::Refused(object) => (object, false),
+        };
+        let asked = script
+            .asked()
+            .into_iter()
+            .map(|asked| asked.split(' ').next().unwrap_or_default().to_owned())
+            .collect();
+        (
+            object.and_then(|object| object.metadata.resource_version),
+            landed,
+            asked,
+        )
+    }
+
+    #[tokio::test]
+    async fn a_write_that_lands_is_one_request() {
+        let (version, landed, asked) = put_against(vec![here("u", "6")]).await;
+        assert_eq!((version.as_deref(), landed), (Some("6"), true));
+        assert_eq!(asked, ["PUT"]);
+    }
+
+    #[tokio::test]
+    async fn a_conflict_brings_the_object_as_it_is_now() {
+        let (version, landed, asked) = put_against(vec![refusal(409), here("u", "7")]).await;
+        assert_eq!((version.as_deref(), landed), (Some("7"), false));
+        assert_eq!(asked, ["PUT", "GET"]);
+    }
+
+    #[tokio::test]
+    async fn an_object_that_is_gone_or_replaced_is_gone() {
+        for replies in [
+            vec![refusal(404), refusal(404)],
+            vec![refusal(409), here("other", "9")],
+        ] {
+            let (version, landed, _) = put_against(replies).await;
+            assert_eq!((version, landed), (None, false));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_write_whose_answer_was_lost_is_not_repeated() {
+        let (version, landed, asked) =
+            put_against(vec![Reply::Broken, refusal(503), here("u", "6")]).await;
+        assert_eq!((version.as_deref(), landed), (Some("6"), false));
+        assert_eq!(asked, ["PUT", "GET", "GET"]);
+    }
+
+    #[tokio::test]
+    async fn a_write_that_never_arrived_is_repeated() {
+        let (version, landed, asked) =
+            put_against(vec![Reply::Broken, here("u", "5"), here("u", "6")]).await;
+        assert_eq!((version.as_deref(), landed), (Some("6"), true));
+        assert_eq!(asked, ["PUT", "GET", "PUT"]);
+    }
+
+    #[tokio::test]
+    async fn a_write_that_was_rejected_is_not_repeated_blindly() {
+        let (version, landed, asked) = put_against(vec![refusal(422), here("u", "5")]).await;
+        assert_eq!((version.as_deref(), landed), (Some("5"), false));
+        assert_eq!(asked, ["PUT", "GET"]);
+    }
+}
