@@ -367,3 +367,49 @@ async fn a_pod_deleted_while_the_agent_was_away_is_stopped_on_its_return() {
     .await;
     rig.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restarted_agent_goes_on_with_what_is_left_of_the_grace() {
+    let mut rig = Rig::start().await;
+    let up = rig.dir.path().join("up");
+    let script = format!(
+        "trap '' TERM; echo up >> {}; while :; do sleep 0.05; done",
+        up.display()
+    );
+    let mut spec = shell(&script);
+    spec["terminationGracePeriodSeconds"] = json!(600);
+    let pod = rig.run_pod("p", spec).await;
+    until_lines(&up, 1).await;
+    rig.pods()
+        .delete("p", &DeleteParams::default())
+        .await
+        .unwrap();
+    let key = format!("stop/{}", pod.uid());
+    until("the event", async || {
+        rig.events()
+            .await
+            .contains(&"Killing".to_owned())
+            .then_some(())
+    })
+    .await;
+    rig.stop_agent().await;
+
+    // The ten minutes have all but passed while the agent was away.
+    let journal = belay_store::Store::open(
+        &rig.agent_dir().join("journal"),
+        belay_store::Options::new(|_, _| ()),
+    )
+    .unwrap();
+    let entry = journal.get(&key).unwrap();
+    let mut stop: Value = serde_json::from_slice(&entry.value).unwrap();
+    stop["started"] = json!(stop["started"].as_i64().unwrap() - 599_000);
+    let value = bytes::Bytes::from(stop.to_string());
+    let write = belay_store::Write::put(key, belay_store::Expect::Any, move |_| value);
+    journal.write(write).await.unwrap();
+    journal.shutdown().await;
+    drop(journal);
+
+    rig.start_agent().await;
+    gone(&rig, "p").await;
+    rig.end().await;
+}
