@@ -9,8 +9,8 @@
 //!                                 counted at once
 //! ```
 //!
-//! Two long-running tasks: [`binder::run`], and [`namespaces::run`], which empties namespaces that are
-//! being deleted.
+//! Three long-running tasks: [`binder::run`]; [`namespaces::run`], which empties namespaces that are
+//! being deleted; [`nodes::run`], which tells when a node has gone silent.
 //!
 //! **Invariant:** the only way to the server is a `kube::Client`; nothing here knows whose server
 //! it is.
@@ -22,3 +22,4 @@ pub mod binder;
 pub mod choose;
 pub mod ledger;
 pub mod namespaces;
+pub mod nodes;

@@ -85,6 +85,7 @@ pub(crate) fn allows(ask: &Ask<'_>) -> bool {
         },
         Role::ControlPlane => match (ask.resource, ask.subresource, ask.verb) {
             ("pods", Some("binding"), Create) => true,
+            ("nodes", Some("status"), Patch) => true,
             ("pods", Some("status"), Get | Update | Patch) => true,
             ("events", None, Create | Patch) => true,
             ("namespaces", Some("finalize" | "status"), Update | Patch) => true,

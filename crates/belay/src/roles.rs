@@ -288,6 +288,12 @@ impl Roles {
             belay_controlplane::namespaces::run(client, stop).await;
             Ok(())
         });
+        let client = server.connect(Identity::controlplane());
+        let stop = self.stop.clone();
+        self.add("node watcher", async move {
+            belay_controlplane::nodes::run(client, stop).await;
+            Ok(())
+        });
         if gates.enabled(Feature::ContainerNotifier) {
             let client = server.connect(Identity::controller());
             let stop = self.stop.clone();
