@@ -1,5 +1,7 @@
 //! The world around the machine: what is durable, what is on its way, and what really happened.
 
+mod truth;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use belay_core::delivery::{
@@ -554,33 +556,7 @@ impl World {
                 verdict,
             });
         }
-        let journalled = self
-            .journal
-            .as_ref()
-            .and_then(|journal| journal.entries.get(&container))
-            .is_some_and(|entry| {
-                entry.attempt == attempt
-                    && entry.container_id == Some(self.id(&container))
-                    && entry.outcome.is_none()
-            });
-        let known = self.attempts.iter().any(|((name, _), state)| {
-            *name == container && matches!(state, Attempt::Running | Attempt::Ended(_))
-        });
-        let broken = if self.late {
-            Some("started after the deadline")
-        } else if !self.claim_landed {
-            Some("started before the claim was durable")
-        } else if !journalled {
-            Some("started before the journal had it")
-        } else if known || (self.containers[&container] && self.ran_out.contains(&container)) {
-            Some("started although an earlier outcome could be known")
-        } else if self.recorded.contains(&container) {
-            Some("started although a result was recorded")
-        } else if self.object.foreign {
-            Some("started on another's claim")
-        } else {
-            None
-        };
+        let broken = self.judge_start(&container, attempt);
         self.broken_start = self.broken_start.or(broken);
         *self.runs.entry(container.clone()).or_default() += 1;
         if self.containers[&container] {
@@ -627,42 +603,5 @@ impl World {
         }
         self.attempts.insert((container, attempt), end);
         self.mail(event);
-    }
-
-    /// Compares what the result says with what really happened.
-    fn check_result(&mut self, conclusion: &Conclusion) {
-        let runs = |container: &str| self.runs.get(container).copied().unwrap_or(0);
-        let broken = match conclusion {
-            Conclusion::Refused(Verdict::Expired | Verdict::Cancelled { .. }) => self
-                .runs
-                .values()
-                .any(|runs| *runs > 0)
-                .then_some("refused, but something ran"),
-            Conclusion::Refused(_) | Conclusion::NothingDeclared => {
-                Some("refused without a reason")
-            }
-            Conclusion::Ran(record) => record.entries.iter().find_map(|(container, entry)| {
-                let runs = runs(container);
-                let Some(outcome) = &entry.outcome else {
-                    return Some("a container without outcome");
-                };
-                let traceable = self.containers[container];
-                match &outcome.verdict {
-                    Verdict::Succeeded if runs == 0 => Some("succeeded without a run"),
-                    Verdict::Expired if runs > 0 => Some("expired, but it ran"),
-                    Verdict::ContainerRestarted {
-                        may_have_run: false,
-                    } if runs > 0 => Some("restarted before the start, but it ran"),
-                    Verdict::Interrupted if traceable && runs == 0 => {
-                        Some("interrupted, but provably never started")
-                    }
-                    _ if traceable && entry.attempt != runs => {
-                        Some("attempts differ from the runs")
-                    }
-                    _ => None,
-                }
-            }),
-        };
-        self.broken_result = self.broken_result.or(broken);
     }
 }
