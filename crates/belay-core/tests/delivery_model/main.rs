@@ -142,10 +142,9 @@ fn an_exec_under_a_crash_with_a_deletion_that_a_finalizer_holds_back() {
 }
 
 #[test]
-fn a_signal_under_two_crashes_with_a_restarting_container_and_a_lost_journal() {
+fn a_signal_under_two_crashes_with_a_lost_journal() {
     let limits = Limits {
         crashes: 2,
-        restarts: 1,
         journal_losses: 1,
         ..CALM
     };
@@ -153,11 +152,11 @@ fn a_signal_under_two_crashes_with_a_restarting_container_and_a_lost_journal() {
 }
 
 #[test]
-fn a_signal_under_a_crash_with_a_deletion_and_a_rival() {
+fn a_signal_under_a_crash_with_a_deletion_and_a_restarting_container() {
     let limits = Limits {
         crashes: 1,
         deletions: 1,
-        rivals: 1,
+        restarts: 1,
         ..CALM
     };
     check(vec![("s", false)], limits, &[SUCCEEDS]);
