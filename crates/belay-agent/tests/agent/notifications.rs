@@ -190,7 +190,7 @@ async fn a_restarted_agent_reports_the_real_outcome_of_what_it_left() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hundred_actions_in_flight_are_all_found_after_a_restart() {
+async fn all_slots_full_and_a_queue_behind_them_are_resolved_after_a_restart() {
     let mut rig = Rig::start().await;
     let (runs, gate) = (rig.dir.path().join("runs"), rig.dir.path().join("gate"));
     let script = format!(
