@@ -18,6 +18,8 @@ pub(crate) struct Summary {
     skipped: BTreeMap<String, String>,
     failures: Vec<String>,
     section: Section,
+    /// How many tests the binary that runs now has announced.
+    announced: Option<usize>,
 }
 
 /// Where in one binary's output we are.
@@ -45,8 +47,14 @@ impl Summary {
             "failures:" => self.section = Section::Failures,
             _ => {}
         }
+        if let Some(tests) = announced(text) {
+            self.end();
+            self.announced = Some(tests);
+            self.section = Section::Running;
+        }
         if let Some(counts) = text.strip_prefix("test result: ") {
             self.section = Section::Running;
+            self.announced = None;
             self.passed += count(counts, "passed");
             self.failed += count(counts, "failed");
             self.ignored += count(counts, "ignored");
@@ -58,6 +66,15 @@ impl Summary {
             self.failures.push(name.to_owned());
         }
         self.section != Section::Successes
+    }
+
+    /// The output is over, or the next binary begins. One that was killed has left no result.
+    pub(crate) fn end(&mut self) {
+        if let Some(tests) = self.announced.take() {
+            self.failed += 1;
+            let what = format!("a binary of {tests} tests ended without a result; see above");
+            self.failures.push(what);
+        }
     }
 
     pub(crate) fn failed(&self) -> bool {
@@ -92,6 +109,15 @@ impl Summary {
     }
 }
 
+/// `running 12 tests` announces 12.
+fn announced(line: &str) -> Option<usize> {
+    let rest = line.strip_prefix("running ")?;
+    let number = rest
+        .strip_suffix(" tests")
+        .or_else(|| rest.strip_suffix(" test"))?;
+    number.parse().ok()
+}
+
 /// `ok. 12 passed; 0 failed; ...` has 12 of `passed`.
 fn count(counts: &str, what: &str) -> usize {
     counts
@@ -108,6 +134,7 @@ mod tests {
     fn summary(output: &str) -> (Summary, Vec<&str>) {
         let mut summary = Summary::default();
         let shown = output.lines().filter(|line| summary.take(line)).collect();
+        summary.end();
         (summary, shown)
     }
 
@@ -140,6 +167,24 @@ mod tests {
             "output of passing tests is not shown: {shown:?}"
         );
         assert!(shown.contains(&"test logs ... ok"));
+    }
+
+    #[test]
+    fn a_binary_that_was_killed_counts_as_a_failure() {
+        let (summary, _) = summary(
+            "running 3 tests\ntest a ... ok\n\nrunning 1 test\ntest b ... ok\n\n\
+             test result: ok. 1 passed; 0 failed; 0 ignored\nrunning 2 tests\n",
+        );
+        let lost =
+            |tests| format!("  a binary of {tests} tests ended without a result; see above\n");
+        assert_eq!(
+            summary.report(),
+            format!(
+                "failed:\n{}{}1 passed, 2 failed, 0 skipped",
+                lost(3),
+                lost(2)
+            )
+        );
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::{
     io::{BufRead, BufReader},
+    path::PathBuf,
     process::{Command, Stdio},
 };
 
@@ -23,6 +24,11 @@ pub(crate) fn run(chosen: &[String]) -> anyhow::Result<()> {
         }
     };
 
+    let binary = if chosen.is_empty() {
+        Some(build()?)
+    } else {
+        None
+    };
     let mut cargo = Command::new(workspace::cargo());
     cargo
         .current_dir(workspace::root()?)
@@ -35,6 +41,9 @@ pub(crate) fn run(chosen: &[String]) -> anyhow::Result<()> {
     cargo.args(["--", "--show-output"]);
     // Where an error of a test was made is told by its text; a page of frames hides it.
     cargo.env("RUST_LIB_BACKTRACE", "0");
+    if let Some(binary) = binary {
+        cargo.env("BELAY_BINARY", binary);
+    }
     match kubectl {
         Some(path) => cargo.env("BELAY_KUBECTL", path),
         None => cargo.env_remove("BELAY_KUBECTL"),
@@ -53,6 +62,7 @@ pub(crate) fn run(chosen: &[String]) -> anyhow::Result<()> {
             println!("{line}");
         }
     }
+    summary.end();
     let status = running.wait()?;
 
     println!();
@@ -66,4 +76,18 @@ pub(crate) fn run(chosen: &[String]) -> anyhow::Result<()> {
         "cargo test ended with {status}; see its output above"
     );
     Ok(())
+}
+
+/// Builds all test binaries, and with them the program itself, whose own tests need it. End-to-end
+/// tests use that one rather than building it once more with its own set of features.
+fn build() -> anyhow::Result<PathBuf> {
+    let status = Command::new(workspace::cargo())
+        .current_dir(workspace::root()?)
+        .args(["test", "--workspace", "--no-run"])
+        .status()
+        .context("cannot run cargo")?;
+    anyhow::ensure!(status.success(), "the tests do not build");
+    let binary = workspace::target_dir()?.join("debug/belay");
+    anyhow::ensure!(binary.is_file(), "cargo built no {}", binary.display());
+    Ok(binary)
 }

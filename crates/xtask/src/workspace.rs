@@ -1,6 +1,6 @@
 //! Where things are: the source tree, the cache outside of it, the cargo that called us.
 
-use std::{env, ffi::OsString, path::PathBuf};
+use std::{env, ffi::OsString, path::PathBuf, process::Command};
 
 use anyhow::Context;
 
@@ -22,6 +22,20 @@ pub(crate) fn cache() -> anyhow::Result<PathBuf> {
         (_, None) => anyhow::bail!("neither XDG_CACHE_HOME nor HOME is set; set one of them"),
     };
     Ok(base.join("belay"))
+}
+
+/// Where cargo puts what it builds, whoever decided that.
+pub(crate) fn target_dir() -> anyhow::Result<PathBuf> {
+    let output = Command::new(cargo())
+        .current_dir(root()?)
+        .args(["metadata", "--no-deps", "--format-version", "1"])
+        .output()
+        .context("cannot run cargo metadata")?;
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let dir = answer["target_directory"]
+        .as_str()
+        .context("cargo named no target directory")?;
+    Ok(PathBuf::from(dir))
 }
 
 /// The cargo that runs us, so that the toolchain stays the same.
