@@ -44,13 +44,31 @@ pub async fn run(
             // Not raced against the cancel: a start that is given up could still happen.
             let running = target.start(&request).await?;
             debug!(%attempt, container = %target.incarnation().id, "exec started");
+            let started = Timestamp::now();
             // A huge timeout is no timeout of the engine's.
-            let limit = timeout.checked_add(OVERDUE);
-            match limit {
-                Some(limit) => tokio::time::timeout(limit, resume(running, cancel))
-                    .await
-                    .unwrap_or_else(|_| Err(overdue(attempt, limit))),
-                None => resume(running, cancel).await,
+            let Some(limit) = timeout.checked_add(OVERDUE) else {
+                return resume(running, cancel).await;
+            };
+            let mut running = running;
+            tokio::select! {
+                biased;
+                result = running.wait() => return result,
+                () = cancel.cancelled() => return kill(running).await,
+                () = tokio::time::sleep(limit) => {}
+            }
+            // The runtime should have ended it long ago.
+            let killed = kill(running).await;
+            debug!(%attempt, ?killed, "killed an overdue exec");
+            match killed {
+                Ok(report) => Ok(Report {
+                    outcome: Outcome::TimedOut,
+                    ..report
+                }),
+                // Nothing of a lost attempt is left alive.
+                Err(TargetError::Lost { .. }) => {
+                    Ok(Report::new(Outcome::TimedOut, started, Timestamp::now()))
+                }
+                Err(error) => Err(error),
             }
         }
         Action::Signal(signal) => send(target, *signal, timeout).await,
@@ -68,6 +86,10 @@ pub async fn resume(
         result = running.wait() => return result,
         () = cancel.cancelled() => {}
     }
+    kill(running).await
+}
+
+async fn kill(mut running: Box<dyn Running>) -> Result<Report, TargetError> {
     running.cancel().await;
     tokio::time::timeout(OVERDUE, running.wait())
         .await
@@ -95,11 +117,4 @@ async fn send(
         Err(_) => Outcome::TimedOut,
     };
     Ok(Report::new(outcome, started, Timestamp::now()))
-}
-
-fn overdue(attempt: &AttemptId, limit: Duration) -> TargetError {
-    TargetError::Runtime {
-        what: format!("tell the outcome of attempt {attempt}"),
-        source: format!("no answer {} s after its start", limit.as_secs()).into(),
-    }
 }

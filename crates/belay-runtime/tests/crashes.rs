@@ -101,6 +101,39 @@ async fn an_exec_whose_shim_is_killed_is_lost_and_nothing_of_it_lives() {
     assert!(!exists(&bench.exec_dir(&id, "doomed")));
 }
 
+/// A stopped process takes no orders, and can be told nothing by anybody but the kernel.
+#[tokio::test]
+async fn a_shim_that_does_not_obey_is_killed_with_what_it_supervises() {
+    let bench = Bench::new();
+    let id = bench.start("sleep 1000").await;
+    let target = bench.runtime.target(&id).await.unwrap();
+    let mut running = target
+        .start(&exec("stubborn", "setsid sleep 1000 & sleep 1000", LONG))
+        .await
+        .unwrap();
+    until("the exec runs", || {
+        marked(ATTEMPT_MARK, "stubborn").len() >= 3
+    })
+    .await;
+    stop(exec_shim("stubborn"));
+    running.cancel().await;
+    let error = soon(running.wait()).await.unwrap_err();
+    assert!(matches!(error, TargetError::Lost { .. }), "{error}");
+    assert!(marked(ATTEMPT_MARK, "stubborn").is_empty());
+
+    stop(shim_of(&bench, &id).await);
+    assert_eq!(
+        soon(bench.runtime.kill_tree(&id)).await.unwrap(),
+        Vec::<String>::new()
+    );
+    assert!(marked(CONTAINER_MARK, id.as_str()).is_empty());
+}
+
+fn stop(pid: i32) {
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+}
+
 #[tokio::test]
 async fn a_lost_exec_is_cleared_up_by_whoever_looks_for_it() {
     let mut bench = Bench::new();

@@ -119,6 +119,8 @@ pub(crate) struct Answer {
     pub(crate) response: Response<Body>,
     /// The object written, for the audit log.
     pub(crate) about: Option<String>,
+    /// Its name, which the path of a creation does not have.
+    pub(crate) name: Option<String>,
 }
 
 impl From<Response<Body>> for Answer {
@@ -126,6 +128,7 @@ impl From<Response<Body>> for Answer {
         Self {
             response,
             about: None,
+            name: None,
         }
     }
 }
@@ -205,6 +208,7 @@ impl Api {
         let mut response = match result {
             Ok(answer) => {
                 record.about = answer.about;
+                record.name = record.name.take().or(answer.name);
                 answer.response
             }
             Err(error) => {
@@ -291,6 +295,14 @@ impl Api {
                 discovery::resources(&self.registry, group, version)
                     .ok_or_else(ApiError::no_such_path)?,
             ),
+            Route::OpenApiV2 => {
+                let mut response = Response::new(full(openapi::EMPTY_V2));
+                response.headers_mut().insert(
+                    header::CONTENT_TYPE,
+                    HeaderValue::from_static(openapi::V2_CONTENT_TYPE),
+                );
+                Ok(response)
+            }
             Route::OpenApiIndex => answer(
                 self.openapi_index
                     .get_or_init(|| openapi::index(&self.registry))
@@ -406,6 +418,14 @@ impl Api {
                     .join(" "),
             )
         };
-        Ok(Answer { response, about })
+        let name = match object {
+            Object::Stored(entry) => entry.key.rsplit('/').next().map(str::to_owned),
+            Object::Imagined(_) => None,
+        };
+        Ok(Answer {
+            response,
+            about,
+            name,
+        })
     }
 }

@@ -34,7 +34,7 @@ pub(crate) struct Record {
     #[serde(skip_serializing_if = "Option::is_none")]
     namespace: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<String>,
+    pub(crate) name: Option<String>,
     pub(crate) code: u16,
     /// What a new object asks for, in the words of its kind.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -41,8 +41,9 @@ impl Ask<'_> {
         };
         let object = self.name.map(|n| format!(" {n:?}")).unwrap_or_default();
         let (user, verb, group) = (&self.who.name, self.verb.as_str(), self.group);
+        let resource = self.resource;
         format!(
-            "{what}{object} is forbidden: User {user:?} cannot {verb} resource {what:?} in API \
+            "{resource}{object} is forbidden: User {user:?} cannot {verb} resource {what:?} in API \
              group {group:?} {scope}"
         )
     }
@@ -109,6 +110,59 @@ pub(crate) fn allows_object(ask: &Ask<'_>, object: &Value) -> bool {
         "leases" => name(object) == node && meta_str(object, "namespace") == NODE_LEASES,
         _ => true,
     }
+}
+
+/// Whether the request may turn `old` (nothing, when it creates) into `new`.
+///
+/// A node describes itself, but does not decide what is sent to it: the labels others select by and
+/// the taints that keep pods away are not its own to change.
+pub(crate) fn allows_change(ask: &Ask<'_>, old: Option<&Value>, new: &Value) -> bool {
+    let (Role::Node(_), "nodes") = (ask.who.role(), ask.resource) else {
+        return true;
+    };
+    let part = |object: &Value, pointer: &str| object.pointer(pointer).cloned().unwrap_or_default();
+    let taints = "/spec/taints";
+    if old.is_some_and(|old| part(old, taints) != part(new, taints)) {
+        return false;
+    }
+    let (before, after) = (
+        old.map(|old| part(old, "/metadata/labels"))
+            .unwrap_or_default(),
+        part(new, "/metadata/labels"),
+    );
+    let keys = [&before, &after]
+        .into_iter()
+        .filter_map(Value::as_object)
+        .flat_map(|m| m.keys());
+    keys.filter(|key| before.get(*key) != after.get(*key))
+        .all(|key| own_label(key))
+}
+
+/// Labels that a node may give itself: its own description, and whatever no Kubernetes domain claims.
+fn own_label(key: &str) -> bool {
+    const OWN: [&str; 8] = [
+        "kubernetes.io/hostname",
+        "kubernetes.io/arch",
+        "kubernetes.io/os",
+        "node.kubernetes.io/instance-type",
+        "node.kubernetes.io/windows-build",
+        "topology.kubernetes.io/region",
+        "topology.kubernetes.io/zone",
+        "beta.kubernetes.io/os",
+    ];
+    let Some((domain, _)) = key.split_once('/') else {
+        return true;
+    };
+    let within = |parent: &str| {
+        domain == parent
+            || domain
+                .strip_suffix(parent)
+                .is_some_and(|rest| rest.ends_with('.'))
+    };
+    OWN.contains(&key)
+        || within("kubelet.kubernetes.io")
+        || (domain == "node.kubernetes.io")
+        || !(within("kubernetes.io") || within("k8s.io"))
 }
 
 #[cfg(test)]
@@ -203,5 +257,36 @@ mod tests {
         ] {
             assert!(!allows(&ask(&who, verb, "pods", None, Some("a"), &[])));
         }
+    }
+
+    #[test]
+    fn a_node_describes_itself_and_does_not_choose_its_work() {
+        let who = Identity::node("n1");
+        let may = |old: Option<Value>, new: Value| {
+            allows_change(
+                &ask(&who, Verb::Update, "nodes", None, Some("n1"), &[]),
+                old.as_ref(),
+                &new,
+            )
+        };
+        let labels = |key: &str| json!({"metadata": {"labels": {key: "x"}}});
+        assert!(may(None, labels("kubernetes.io/hostname")));
+        assert!(may(None, labels("example.com/rack")));
+        assert!(may(Some(labels("a")), labels("b")));
+        for key in [
+            "node-role.kubernetes.io/control-plane",
+            "node-restriction.kubernetes.io/secure",
+            "kubernetes.io/anything",
+            "sub.k8s.io/x",
+        ] {
+            assert!(!may(None, labels(key)), "{key}");
+            assert!(!may(Some(json!({})), labels(key)), "{key}");
+            assert!(!may(Some(labels(key)), json!({})), "{key}");
+            assert!(may(Some(labels(key)), labels(key)), "{key} stays");
+        }
+        let tainted = json!({"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}});
+        assert!(may(None, tainted.clone()));
+        assert!(!may(Some(tainted.clone()), json!({})));
+        assert!(!may(Some(json!({})), tainted));
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::RwLock;
 use std::time::SystemTime;
@@ -101,16 +101,33 @@ impl Identity {
 }
 
 /// Bearer tokens by their SHA-256. The file is the truth: a token made by another process while
-/// the server runs is found on first use.
+/// the server runs is found on first use, and the ones it replaced are refused from then on.
 #[derive(Debug)]
 pub(crate) struct Tokens {
     path: PathBuf,
     loaded: RwLock<Loaded>,
 }
 
+/// Tells one version of the file from the next: every version is a new file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct FileState {
+    inode: u64,
+    modified: Option<SystemTime>,
+}
+
+impl FileState {
+    fn of(path: &Path) -> Option<Self> {
+        let metadata = fs::metadata(path).ok()?;
+        Some(Self {
+            inode: metadata.ino(),
+            modified: metadata.modified().ok(),
+        })
+    }
+}
+
 #[derive(Debug, Default)]
 struct Loaded {
-    modified: Option<SystemTime>,
+    state: Option<FileState>,
     by_hash: BTreeMap<String, Identity>,
 }
 
@@ -123,22 +140,25 @@ impl Tokens {
     }
 
     pub(crate) fn identify(&self, token: &str) -> Option<Identity> {
-        let hash = hash(token);
         // Looking the hash up leaks nothing useful through timing: the key is a digest of the
         // secret, not the secret.
-        if let Some(identity) = self.loaded.read().ok()?.by_hash.get(&hash) {
-            return Some(identity.clone());
+        let hash = hash(token);
+        let state = FileState::of(&self.path)?;
+        let known = |loaded: &Loaded| loaded.by_hash.get(&hash).cloned();
+        {
+            let loaded = self.loaded.read().ok()?;
+            if loaded.state == Some(state) {
+                return known(&loaded);
+            }
         }
-        let modified = fs::metadata(&self.path).and_then(|m| m.modified()).ok()?;
         let mut loaded = self.loaded.write().ok()?;
-        if loaded.modified != Some(modified) {
-            loaded.by_hash = read(&self.path).ok()?;
-            loaded.modified = Some(modified);
-        }
-        loaded.by_hash.get(&hash).cloned()
+        loaded.by_hash = read(&self.path).ok()?;
+        loaded.state = Some(state);
+        known(&loaded)
     }
 
-    /// Makes a token for `identity` and remembers its hash, durably, before returning it.
+    /// Makes a token for `identity` and remembers its hash, durably, before returning it. It takes
+    /// the place of older ones, which is how a token that leaked is revoked.
     pub(crate) fn create(&self, identity: &Identity) -> std::io::Result<String> {
         let token = format!(
             "{}{}",
@@ -150,6 +170,7 @@ impl Tokens {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => BTreeMap::new(),
             Err(e) => return Err(e),
         };
+        all.retain(|_, other| other != identity);
         all.insert(hash(&token), identity.clone());
         write_private(&self.path, &serde_json::to_vec_pretty(&all)?)?;
         Ok(token)
@@ -204,6 +225,11 @@ mod tests {
         assert_eq!(server.identify(&token), Some(Identity::node("n1")));
         assert_eq!(server.identify(&second), Some(Identity::node("n2")));
         assert_eq!(server.identify(&token[1..]), None);
+        let newer = Tokens::at(dir.path())
+            .create(&Identity::node("n1"))
+            .unwrap();
+        assert_eq!(server.identify(&token), None, "replaced");
+        assert_eq!(server.identify(&newer), Some(Identity::node("n1")));
     }
 
     #[test]

@@ -104,8 +104,15 @@ impl Api {
             .and_then(Value::as_str)
             .ok_or(AgentError::NotPublished("its certificate's fingerprint"))?;
         let tls = tokio_rustls::TlsConnector::from(Arc::new(self.pki.agent_config(fingerprint)?));
-        let stream = TcpStream::connect((address, port)).await?;
-        let stream = tls.connect(ServerName::from(address), stream).await?;
+        let failed = |source| AgentError::Connect {
+            address: (address, port).into(),
+            source,
+        };
+        let stream = TcpStream::connect((address, port)).await.map_err(failed)?;
+        let stream = tls
+            .connect(ServerName::from(address), stream)
+            .await
+            .map_err(failed)?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         tokio::spawn(async move {
@@ -137,8 +144,11 @@ enum AgentError {
     NotPublished(&'static str),
     #[error("{0}")]
     Pki(#[from] crate::pki::PkiError),
-    #[error("{0}")]
-    Io(#[from] std::io::Error),
+    #[error("{address}: {source}")]
+    Connect {
+        address: std::net::SocketAddr,
+        source: std::io::Error,
+    },
     #[error("{0}")]
     Http(#[from] hyper::Error),
     #[error("{0}")]

@@ -9,6 +9,15 @@ use sha2::{Digest as _, Sha256};
 
 use crate::registry::{Kind, Registry};
 
+/// The old OpenAPI document, with nothing in it but its version ("swagger", field 1: "2.0").
+///
+/// kubectl asks for it when version 3 does not know a kind, only to report that this failed. With
+/// an empty document it says what is wrong: that there is no such kind.
+pub(crate) const EMPTY_V2: &[u8] = b"\x0a\x032.0";
+/// The one form kubectl reads it in.
+pub(crate) const V2_CONTENT_TYPE: &str =
+    "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+
 pub(crate) fn index(registry: &Registry) -> Value {
     let versions: BTreeSet<(&str, &str)> = registry.kinds().map(|k| (k.group, k.version)).collect();
     let mut paths = Map::new();

@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::net::IpAddr;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 
@@ -34,7 +35,7 @@ pub(crate) const SERVER_CLIENT_NAME: &str = "system:belay:server";
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
     /// A file of the `pki` directory.
-    #[error("{path}: {source}")]
+    #[error("cannot use {path}")]
     Io {
         /// The file.
         path: PathBuf,
@@ -43,7 +44,7 @@ pub enum PkiError {
     },
     /// The CA files do not hold a certificate and its key.
     #[error(
-        "cannot use the certificate authority in {dir} (restore ca.crt and ca.key from a backup, or remove both to start a new one; every kubeconfig made before then stops working): {source}"
+        "cannot use the certificate authority in {dir} (restore ca.crt and ca.key from a backup, or remove both to start a new one; every kubeconfig made before then stops working)"
     )]
     Ca {
         /// The directory.
@@ -52,7 +53,7 @@ pub enum PkiError {
         source: rcgen::Error,
     },
     /// A certificate could not be made.
-    #[error("cannot make a certificate for {name}: {source}")]
+    #[error("cannot make a certificate for {name}")]
     Issue {
         /// The subject.
         name: String,
@@ -60,13 +61,13 @@ pub enum PkiError {
         source: rcgen::Error,
     },
     /// TLS refused what was made.
-    #[error("TLS refuses the certificates: {0}")]
+    #[error("TLS refuses the certificates")]
     Tls(#[from] rustls::Error),
     /// The client verifier could not be built from the CA.
-    #[error("TLS refuses the certificate authority: {0}")]
+    #[error("TLS refuses the certificate authority")]
     Verifier(#[from] rustls::server::VerifierBuilderError),
     /// PEM text that was just made or read is not PEM.
-    #[error("unreadable PEM: {0}")]
+    #[error("unreadable PEM")]
     Pem(#[from] rustls::pki_types::pem::Error),
 }
 
@@ -106,7 +107,11 @@ impl Pki {
             let path = path.to_owned();
             move |source| PkiError::Io { path, source }
         };
-        fs::create_dir_all(dir).map_err(io(dir))?;
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(dir)
+            .map_err(io(dir))?;
         let (crt, key) = (dir.join("ca.crt"), dir.join("ca.key"));
         if !crt.exists() && !key.exists() {
             let leaf = make_ca().map_err(|source| PkiError::Issue {

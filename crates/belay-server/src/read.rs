@@ -66,16 +66,8 @@ impl Api {
             .get("continue")
             .map(|text| decode_continue(text, &prefix))
             .transpose()?;
-        let exact = exact_revision(call)?;
-        let at = match (&token, exact) {
-            (Some(_), Some(_)) => {
-                return Err(ApiError::bad_request(
-                    "specifying resource version is not allowed when using continue",
-                ));
-            }
-            (Some(token), None) => Some(Revision(token.rv)),
-            (None, exact) => exact,
-        };
+        let exact = exact_revision(call, self.store.revision())?;
+        let at = token.as_ref().map(|token| Revision(token.rv)).or(exact);
         let after = token.as_ref().map(|t| t.after.as_str());
         let page = match at {
             Some(revision) if revision != self.store.revision() => {
@@ -178,12 +170,17 @@ impl Api {
 }
 
 /// `resourceVersion` with `resourceVersionMatch=Exact`; anything else is served from now, which is
-/// not older than what any client can have seen.
-fn exact_revision(call: &Call<'_>) -> ApiResult<Option<Revision>> {
+/// not older than what any client can have seen, unless this data is older than the client's.
+fn exact_revision(call: &Call<'_>, newest: Revision) -> ApiResult<Option<Revision>> {
     let given = call
         .query
         .get("resourceVersion")
         .filter(|text| *text != "0");
+    if given.is_some() && call.query.get("continue").is_some() {
+        return Err(ApiError::bad_request(
+            "specifying resource version is not allowed when using continue",
+        ));
+    }
     let revision = given
         .map(|text| {
             text.parse::<u64>().map(Revision).map_err(|_| {
@@ -191,6 +188,9 @@ fn exact_revision(call: &Call<'_>) -> ApiResult<Option<Revision>> {
             })
         })
         .transpose()?;
+    if let Some(revision) = revision.filter(|revision| *revision > newest) {
+        return Err(ApiError::too_large_revision(revision.0, newest.0));
+    }
     match (call.query.get("resourceVersionMatch"), revision) {
         (None | Some("NotOlderThan"), _) => Ok(None),
         (Some("Exact"), Some(revision)) => Ok(Some(revision)),

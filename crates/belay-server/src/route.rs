@@ -24,6 +24,8 @@ pub(crate) enum Route {
         group: String,
         version: String,
     },
+    /// `/openapi/v2`
+    OpenApiV2,
     /// `/openapi/v3`
     OpenApiIndex,
     /// `/openapi/v3/...`
@@ -108,6 +110,7 @@ pub(crate) fn route(path: &str, registry: &Registry) -> ApiResult<Route> {
         ["livez" | "healthz", ..] => Route::Health(Health::Live),
         ["version"] => Route::Version,
         ["metrics"] => Route::Metrics,
+        ["openapi", "v2"] => Route::OpenApiV2,
         ["openapi", "v3"] => Route::OpenApiIndex,
         ["openapi", "v3", "api", version] => Route::OpenApi {
             group: String::new(),

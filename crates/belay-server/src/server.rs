@@ -12,6 +12,7 @@ use belay_api::gates::FeatureGates;
 use belay_store::{Options as StoreOptions, Store};
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
+use http_body_util::BodyExt as _;
 use rustix::fs::{FlockOperation, flock};
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -53,7 +54,7 @@ pub enum ServerError {
         pid: String,
     },
     /// A file of the data directory.
-    #[error("{path}: {source}")]
+    #[error("cannot use {path}")]
     Io {
         /// The file.
         path: PathBuf,
@@ -61,9 +62,7 @@ pub enum ServerError {
         source: std::io::Error,
     },
     /// The address cannot be listened on.
-    #[error(
-        "cannot listen on {address}: {source}; is another server using it? Choose one with --listen"
-    )]
+    #[error("cannot listen on {address}; is another server using it? Choose one with --listen")]
     Listen {
         /// The address.
         address: SocketAddr,
@@ -96,6 +95,8 @@ pub enum ServerError {
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 const RENEWAL_CHECK: Duration = Duration::from_secs(12 * 3600);
+const LOCK_TRIES: usize = 20;
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
 const EXPIRY_CHECK: Duration = Duration::from_secs(5 * 60);
 /// Kept free on the disk, so that deleting and compacting remain possible.
 const MIN_FREE: u64 = 16 * 1024 * 1024;
@@ -126,7 +127,7 @@ impl Server {
             .mode(0o700)
             .create(dir)
             .map_err(io(dir))?;
-        let lock = lock(dir)?;
+        let lock = lock(dir).await?;
         let listener =
             TcpListener::bind(config.listen)
                 .await
@@ -271,7 +272,18 @@ impl Server {
                 response.status(),
                 StatusCode::CREATED | StatusCode::CONFLICT
             ) {
-                return Err(failed(response.status().to_string()));
+                let status = response.status();
+                let body = response
+                    .into_body()
+                    .collect()
+                    .await
+                    .map_err(|e| failed(e.to_string()))?;
+                let told: serde_json::Value =
+                    serde_json::from_slice(&body.to_bytes()).unwrap_or_default();
+                let message = told["message"]
+                    .as_str()
+                    .map_or_else(|| status.to_string(), str::to_owned);
+                return Err(failed(message));
             }
         }
         Ok(())
@@ -328,8 +340,19 @@ fn io(path: &Path) -> impl FnOnce(std::io::Error) -> ServerError {
     move |source| ServerError::Io { path, source }
 }
 
+/// Takes the lock, waiting a moment for a process that is just being killed to let go of it.
+async fn locked(file: &File) -> bool {
+    for _ in 0..LOCK_TRIES {
+        if flock(file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            return true;
+        }
+        tokio::time::sleep(LOCK_PAUSE).await;
+    }
+    false
+}
+
 /// One server per data directory: an exclusive lock that ends with the process.
-fn lock(dir: &Path) -> Result<File, ServerError> {
+async fn lock(dir: &Path) -> Result<File, ServerError> {
     let path = dir.join("lock");
     let mut file = OpenOptions::new()
         .read(true)
@@ -339,7 +362,7 @@ fn lock(dir: &Path) -> Result<File, ServerError> {
         .mode(0o600)
         .open(&path)
         .map_err(io(&path))?;
-    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+    if !locked(&file).await {
         let mut pid = String::new();
         file.read_to_string(&mut pid).map_err(io(&path))?;
         return Err(ServerError::InUse {

@@ -133,6 +133,18 @@ impl ApiError {
         Self::new(StatusCode::GONE, "Expired", message)
     }
 
+    /// A client has seen what is not here: this data is older than it, say from a backup. Clients
+    /// know the cause by its name and start over.
+    pub(crate) fn too_large_revision(asked: u64, newest: u64) -> Self {
+        let message = format!("Too large resource version: {asked}, current: {newest}");
+        let mut error = Self::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message);
+        let cause =
+            json!({"reason": "ResourceVersionTooLarge", "message": "Too large resource version"});
+        error.details.insert("causes".into(), json!([cause]));
+        error.details.insert("retryAfterSeconds".into(), 1.into());
+        error
+    }
+
     pub(crate) fn too_large(limit: usize) -> Self {
         Self::new(
             StatusCode::PAYLOAD_TOO_LARGE,

@@ -71,9 +71,10 @@ impl Api {
             }
         };
         let watch = self.store.watch(&prefix, after).map_err(|e| match e {
-            WatchError::Future { .. } => ApiError::bad_request(format!(
-                "resourceVersion {after} is newer than anything here; was this data restored from \
-                 a backup? List again"
+            // The client has seen what is not here: this data is older, say from a backup. Only
+            // "expired" makes every client list again.
+            WatchError::Future { .. } => ApiError::expired(format!(
+                "resource version {after} is newer than anything here; list again"
             )),
             _ => too_old(after),
         })?;

@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::api::{Api, Body, Call, Object, json as json_response, parse};
-use crate::authority::allows_object;
+use crate::authority::{allows_change, allows_object};
 use crate::object::{
     Meta, encode, has_finalizers, is_terminating, meta_mut, meta_str, name, seconds,
 };
@@ -151,10 +151,11 @@ impl Api {
         if kind.generation {
             meta.insert("generation".into(), 1.into());
         }
+        // What a closed gate takes away is not worth a warning.
+        rules.drop_disabled(&mut object, None, &self.gates);
         let mut warnings = rules.warnings_before_default(&object);
         rules.default(&mut object);
         rules.prepare_create(&mut object);
-        rules.drop_disabled(&mut object, None, &self.gates);
         let mut errors = metadata::validate_create(&object, kind.name_rule, kind.namespaced);
         let review = rules.validate_create(&object, &self.gates);
         errors.extend(review.errors);
@@ -163,7 +164,7 @@ impl Api {
             return Err(ApiError::invalid(kind, name(&object), &errors));
         }
         let ask = call.ask();
-        if !allows_object(&ask, &object) {
+        if !allows_object(&ask, &object) || !allows_change(&ask, None, &object) {
             return Err(ApiError::forbidden(ask.refusal()));
         }
         let remarks = kind.strategy.on_create(&mut object, self);
@@ -414,7 +415,7 @@ impl Api {
         warnings.extend(review.warnings);
         if errors.is_empty() {
             let ask = call.ask();
-            if !allows_object(&ask, &next) {
+            if !allows_object(&ask, &next) || !allows_change(&ask, Some(current), &next) {
                 return Err(ApiError::forbidden(ask.refusal()));
             }
             Ok((next, warnings))

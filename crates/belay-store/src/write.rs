@@ -122,7 +122,7 @@ pub enum WriteError<M> {
     /// The disk is nearly full. Deleting still works.
     #[error(
         "the disk that holds {} has {free} bytes free, and writing needs {needed}; \
-         free some space, or delete objects",
+         free some space on it",
         path.display()
     )]
     Full {

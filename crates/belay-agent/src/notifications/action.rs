@@ -88,7 +88,10 @@ pub(crate) async fn find(
     let (trace, running) = match found {
         Found::NeverStarted => (Trace::NeverStarted, None),
         Found::Running(running) => (Trace::Running, Some(running)),
-        Found::Ended(report) => (Trace::Ended(outcome(report, handler)), None),
+        Found::Ended(report) => (
+            Trace::Ended(settled(context, id, report, handler).await),
+            None,
+        ),
         Found::Lost => (Trace::Lost, None),
     };
     Sight {
@@ -178,7 +181,9 @@ pub(crate) async fn follow(
     cancel: CancellationToken,
 ) -> Came {
     match wait(running, handler, cancel.clone()).await {
-        Ok(report) => Came::Ended(outcome(report, handler)),
+        Ok(report) => {
+            Came::Ended(settled(context, &target.incarnation().id, report, handler).await)
+        }
         Err(TargetError::Lost { .. }) => {
             let same_incarnation = runs(context, &target.incarnation().id).await;
             Came::Lost { same_incarnation }
@@ -237,7 +242,9 @@ async fn look(
             }
             (Trace::Lost, _) | (Trace::Running, None) => return Came::Lost { same_incarnation },
             (Trace::Running, Some(running)) => match wait(running, handler, cancel.clone()).await {
-                Ok(report) => return Came::Ended(outcome(report, handler)),
+                Ok(report) => {
+                    return Came::Ended(settled(context, id, report, handler).await);
+                }
                 Err(TargetError::Lost { .. }) => {
                     return Came::Lost {
                         same_incarnation: runs(context, id).await,
@@ -301,6 +308,33 @@ fn restarted() -> Verdict {
     Verdict::ContainerRestarted {
         may_have_run: false,
     }
+}
+
+/// How long to wait for the end of a container whose exec was killed, to learn whether that is why.
+const TAKEN_ALONG: Duration = Duration::from_millis(500);
+const SIGKILL: i32 = 9;
+
+/// What a report comes to. A container that ends takes its execs with it: a handler that was killed
+/// then has not failed by itself.
+async fn settled(
+    context: &Context,
+    id: &ContainerId,
+    report: Report,
+    handler: Option<&Handler>,
+) -> Outcome {
+    let killed = report.outcome == belay_action::Outcome::Signaled { signal: SIGKILL };
+    let taken_along = killed
+        && match context.runtime.target(id).await {
+            Ok(target) => tokio::time::timeout(TAKEN_ALONG, target.wait())
+                .await
+                .is_ok(),
+            Err(_) => true,
+        };
+    let mut outcome = outcome(report, handler);
+    if taken_along {
+        outcome.verdict = Verdict::ContainerRestarted { may_have_run: true };
+    }
+    outcome
 }
 
 /// From the runtime's report to what is recorded.

@@ -11,8 +11,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-/// What a pod gets that disappeared from the API without a word.
-const GONE: Duration = Duration::from_secs(2);
+/// What a pod gets that disappeared from the API: only a deletion without grace does that.
+const GONE: Duration = Duration::ZERO;
 
 /// How long the containers of a pod that ends may take, counted from the start of its end.
 pub(crate) fn grace(pod: &Pod, gone: bool) -> Duration {

@@ -19,6 +19,10 @@ use crate::RuntimeError;
 /// one in the middle of killing a stubborn tree takes seconds, but can be connected to.
 const SILENCE: Duration = Duration::from_secs(20);
 
+/// How long a shim may take to kill what it was asked to kill. One that is stopped or stuck is
+/// killed itself then; what it leaves is found by its marks.
+const OBEDIENCE: Duration = Duration::from_secs(10);
+
 /// What a shim, or what it left behind, says.
 #[derive(Debug)]
 pub(crate) enum Told {
@@ -40,7 +44,8 @@ pub(crate) struct Talk {
     instance: Instance,
     same_boot: bool,
     link: Option<Link>,
-    kill: bool,
+    /// When it was asked to kill.
+    kill: Option<Instant>,
     first: bool,
 }
 
@@ -50,7 +55,7 @@ impl Talk {
             instance,
             same_boot,
             link: None,
-            kill: false,
+            kill: None,
             first: false,
         }
     }
@@ -69,7 +74,7 @@ impl Talk {
 
     /// Asks to kill, now if there is a connection and otherwise as soon as there is one.
     pub(crate) async fn ask_to_kill(&mut self) {
-        self.kill = true;
+        self.kill.get_or_insert_with(Instant::now);
         if let Some(link) = &mut self.link
             && link.send(control::KILL).await.is_err()
         {
@@ -85,7 +90,17 @@ impl Talk {
         loop {
             if let Some(link) = &mut self.link {
                 let begin = Instant::now();
-                match link.next().await {
+                let patience = self.kill.map(|asked| asked + OBEDIENCE);
+                let next = tokio::select! {
+                    next = link.next() => next,
+                    () = overdue(patience) => {
+                        // Its lock is held, so the process that listens is the shim.
+                        self.instance.kill_shim().await;
+                        self.kill = Some(Instant::now());
+                        continue;
+                    }
+                };
+                match next {
                     Ok(Some(record)) => match understand(&record) {
                         Ok(Some(Told::FirstEnded)) if !self.first => continue,
                         Ok(Some(told)) => return Ok(told),
@@ -131,10 +146,17 @@ impl Talk {
     async fn connect(&self) -> io::Result<Link> {
         let mut link = Link::connect(&self.instance).await?;
         link.send(control::WAIT).await?;
-        if self.kill {
+        if self.kill.is_some() {
             link.send(control::KILL).await?;
         }
         Ok(link)
+    }
+}
+
+async fn overdue(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -151,6 +173,19 @@ fn understand(record: &Record) -> Result<Option<Told>, RecordError> {
             Ok(Some(Told::Unkillable(survivors.collect())))
         }
         _ => Ok(None),
+    }
+}
+
+impl Instance {
+    /// Ends a shim that no longer does what it is asked. Its first process dies with it.
+    async fn kill_shim(&self) {
+        let Some(pid) = Link::connect(self).await.ok().and_then(|link| link.peer()) else {
+            return;
+        };
+        tracing::warn!(dir = %self.dir.display(), "the shim does not obey; killing it");
+        if let Err(error) = rustix::process::kill_process(pid, rustix::process::Signal::KILL) {
+            tracing::warn!(%error, "cannot kill the shim");
+        }
     }
 }
 
@@ -180,6 +215,11 @@ impl Link {
             stream: UnixStream::connect(path).await?,
             incoming: Vec::new(),
         })
+    }
+
+    /// The process that listens at the other end.
+    fn peer(&self) -> Option<rustix::process::Pid> {
+        rustix::process::Pid::from_raw(self.stream.peer_cred().ok()?.pid()?)
     }
 
     async fn send(&mut self, kind: &str) -> io::Result<()> {

@@ -140,7 +140,7 @@ fn cells(pod: &Value, now: Timestamp) -> Vec<Value> {
     let statuses = list("/status/containerStatuses");
     let total = list("/spec/containers").len();
     let ready = statuses.iter().filter(|c| c["ready"] == true).count();
-    let (restarts, last) = restarts(&statuses);
+    let (restarts, last) = restarts(&initialising(pod).unwrap_or_else(|| statuses.clone()));
     let restarts = match last {
         Some(at) if restarts > 0 => {
             format!(
@@ -161,6 +161,17 @@ fn cells(pod: &Value, now: Timestamp) -> Vec<Value> {
         or_none(text(pod, "/status/nominatedNodeName")),
         or_none(""),
     ]
+}
+
+/// The init containers' statuses, while any of them still has to succeed.
+fn initialising(pod: &Value) -> Option<Vec<&Value>> {
+    let init: Vec<&Value> = pod
+        .pointer("/status/initContainerStatuses")
+        .and_then(Value::as_array)?
+        .iter()
+        .collect();
+    let waiting = |c: &&Value| c["state"]["terminated"]["exitCode"] != 0;
+    init.iter().any(waiting).then_some(init)
 }
 
 fn restarts<'a>(statuses: &[&'a Value]) -> (i64, Option<&'a str>) {

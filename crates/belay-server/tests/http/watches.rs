@@ -157,5 +157,5 @@ async fn a_revision_older_than_the_history_is_gone() {
     let answer = c
         .get(&format!("{MAPS}?watch=1&resourceVersion=99999999"))
         .await;
-    assert_eq!(answer.code, 400);
+    answer.refused(410, "Expired");
 }

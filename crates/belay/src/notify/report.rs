@@ -47,6 +47,8 @@ fn rows(table: &mut Table, entry: &Entry) {
         };
     }
     for container in containers {
+        // The notification's own error is another container's where this one succeeded.
+        let own_error = own_error.filter(|_| container.succeeded != Some(true));
         let error = container.error.as_ref().or(own_error);
         let output = container.output.as_deref().unwrap_or_default();
         table.row_with(

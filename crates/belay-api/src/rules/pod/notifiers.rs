@@ -240,10 +240,11 @@ fn together(field: &Cursor<'_>, annotated: &Cursor<'_>, errors: &mut Errors) {
     }
 }
 
-/// The annotation may be set once. (The field is part of the spec, which does not change.)
+/// The annotation is fixed at creation, like the field, which is part of the spec: whoever may
+/// annotate a running pod must not thereby be able to run commands in it.
 pub(super) fn validate_update(new: &Cursor<'_>, old: &Cursor<'_>, errors: &mut Errors) {
     let (now, before) = (annotation(new), annotation(old));
-    if before.is_set() && now.value() != before.value() {
+    if now.value() != before.value() {
         errors.push(FieldError::invalid(now.path(), now.owned(), IMMUTABLE));
     }
 }

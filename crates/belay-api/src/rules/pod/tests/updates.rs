@@ -181,7 +181,7 @@ fn a_pod_that_waits_for_gates_may_be_told_more_about_its_node() {
 }
 
 #[test]
-fn the_notifiers_annotation_is_set_once() {
+fn the_notifiers_annotation_is_fixed_at_creation() {
     let declare = |name: &str| {
         json!(format!(
             r#"{{"c": [{{"name": "{name}", "handler": {{"signal": "SIGHUP"}}}}]}}"#
@@ -189,10 +189,10 @@ fn the_notifiers_annotation_is_set_once() {
     };
     let mut declared = stored();
     declared["metadata"]["annotations"][NOTIFIERS_ANNOTATION] = declare("flush");
-    assert_eq!(
-        update(|pod| pod["metadata"]["annotations"][NOTIFIERS_ANNOTATION] = declare("flush")),
-        nothing()
-    );
+    let added = update(|pod| {
+        pod["metadata"]["annotations"][NOTIFIERS_ANNOTATION] = declare("flush");
+    });
+    assert!(added[0].ends_with(": field is immutable"), "{added:?}");
     assert_eq!(update_from(declared.clone(), |_| {}), nothing());
     for change in [declare("other"), Value::Null] {
         let got = update_from(declared.clone(), |pod| {
