@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 
 use anyhow::Context;
-use belay_testkit::{Kubectl, exec, kubectl::Ended, pod, rest::config_map};
+use belay_testkit::{Kubectl, exec, kubectl::Ended, notification, pod, rest::config_map};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
@@ -598,6 +598,31 @@ async fn lists_come_in_chunks() -> anyhow::Result<()> {
             .await?,
         ""
     );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_of_objects_is_created_and_applied_at_once() -> anyhow::Result<()> {
+    let Some((_, kubectl)) = Kubectl::shared().await? else {
+        return Ok(());
+    };
+    let mut items: Vec<_> = (0..2)
+        .map(|number| config_map(&format!("listed-{number}"), "a", "b"))
+        .collect();
+    items.push(notification("listed", "nowhere", "work").build());
+    let list = json!({ "apiVersion": "v1", "kind": "List", "items": items });
+    kubectl.create(&list).await?;
+    let applied = kubectl.with_object(&["apply", "-f", "-"], &list).await?;
+    assert_ok(&applied);
+    assert_eq!(applied.stdout.lines().count(), 3, "{}", applied.stdout);
+    // What was printed can be used as input again.
+    let printed = kubectl.json(&["get", "cm", "listed-0", "listed-1"]).await?;
+    assert_eq!(printed["kind"], "List");
+    let deleted = kubectl
+        .with_object(&["delete", "-f", "-"], &printed)
+        .await?;
+    assert_ok(&deleted);
+    assert_eq!(deleted.stdout.lines().count(), 2, "{}", deleted.stdout);
     Ok(())
 }
 

@@ -1,32 +1,50 @@
 //! What the figures were measured on.
 
-use std::{fs, process::Command};
+use std::{fs, path::Path, process::Command};
 
 pub(crate) fn describe() -> String {
     let cpu = first("/proc/cpuinfo", "model name");
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let memory = first("/proc/meminfo", "MemTotal");
+    let memory = memory
+        .trim_end_matches(" kB")
+        .parse::<f64>()
+        .unwrap_or_default()
+        / 1048576.0;
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let system = fs::read_to_string("/etc/debian_version").map_or_else(
         |_| "not Debian".to_owned(),
         |version| format!("Debian {}", version.trim()),
     );
     let rustc = output("rustc", &["--version"]);
-    let directory = std::env::temp_dir();
-    let place = output(
-        "stat",
-        &["-f", "-c", "%T", &directory.display().to_string()],
-    );
+    let place = file_system(&std::env::temp_dir());
     let date = jiff::Timestamp::now().strftime("%Y-%m-%d");
     format!(
         "| machine | |\n|---|---|\n\
          | processor | {cpu}, {cores} cores used by server, nodes and clients together |\n\
-         | memory | {memory} |\n\
+         | memory | {memory:.0} GiB |\n\
          | system | {system}, Linux {}, data on {place} |\n\
          | compiler | {rustc} |\n\
          | date | {date} |\n",
         kernel.trim()
     )
+}
+
+/// The type of the file system that holds `dir`: that of the longest mount point above it.
+fn file_system(dir: &Path) -> String {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    mounts
+        .lines()
+        .filter_map(|line| {
+            let mut fields = line.split(' ').skip(1);
+            Some((fields.next()?, fields.next()?))
+        })
+        .filter(|(point, _)| dir.starts_with(point))
+        .max_by_key(|(point, _)| point.len())
+        .map_or_else(
+            || "an unknown file system".to_owned(),
+            |(_, kind)| kind.to_owned(),
+        )
 }
 
 /// The value of the first line of a `name : value` file with that name.
