@@ -247,3 +247,32 @@ async fn what_is_final_cannot_be_changed_any_more() -> anyhow::Result<()> {
     assert_eq!(admin.finished("final").await?["status"], done["status"]);
     Ok(())
 }
+
+/// A container that ends takes its execs with it. That is not the handler's own failure, and it must
+/// not read like one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_that_dies_with_its_container_is_not_called_failed() -> anyhow::Result<()> {
+    let instance = Instance::up().start().await?;
+    let admin = instance.admin().await?;
+    let began = instance.file("began");
+    let manifest = pod("fragile")
+        .idle("main")
+        .notifier(
+            "work",
+            exec(["sh", "-c", &format!("echo x > {began}; sleep 600")]).timeout(600),
+        )
+        .notifier("crash", signal("SIGKILL"))
+        .build();
+    admin.run(&manifest).await?;
+    let work = notification("work", "fragile", "work").build();
+    admin.post(NOTIFICATIONS, &work).await?.ok()?;
+    until_file(&began, |text| !text.is_empty()).await?;
+    admin
+        .notify(&notification("crash", "fragile", "crash").build())
+        .await?;
+    let done = admin.finished("work").await?;
+    assert_eq!(done["status"]["state"], "Failed", "{done:#}");
+    let error = &done["status"]["containers"][0]["error"];
+    assert_eq!(error["type"], "ContainerRestarted", "{done:#}");
+    Ok(())
+}
