@@ -156,7 +156,7 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Agen
         address: config.node_address,
         port: listener.address.port(),
         fingerprint: listener.fingerprint.clone(),
-        runtime: config.runtime.name(),
+        runtime: config.runtime.name().to_owned(),
         machine: node::Machine::read(),
     };
     let context = Arc::new(Context {

@@ -23,9 +23,11 @@
 //!
 //! **Invariant:** signals go through a pidfd whose process has the recorded start time and boot.
 
+mod containers;
 mod pod;
 mod process;
 
+pub use containers::{Containers, RecordedContainer, RecordedPod, RecordedPods};
 pub use pod::{
     ContainerConfig, ContainerState, ContainerStatus, Exit, ExitReason, PodRuntime, RuntimeError,
 };

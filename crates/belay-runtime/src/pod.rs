@@ -3,13 +3,14 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use async_trait::async_trait;
-use belay_action::{ContainerId, Target};
+use belay_action::ContainerId;
 use belay_shim::record::RecordError;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+
+use crate::Containers;
 
 /// What to run, and for which pod. Kept with the container, so that it can be adopted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -133,10 +134,7 @@ impl RuntimeError {
 
 /// Runs containers. All methods may be called concurrently, and none is undone by being dropped.
 #[async_trait]
-pub trait PodRuntime: Send + Sync {
-    /// As in `--runtime` and in container IDs: `process`.
-    fn name(&self) -> &'static str;
-
+pub trait PodRuntime: Containers {
     /// Starts a new container; when this returns, its first process has been exec'ed.
     ///
     /// Not cancel-safe: a start that is given up may still happen, and is then in the list.
@@ -149,9 +147,6 @@ pub trait PodRuntime: Send + Sync {
 
     /// Returns when the container has ended and everything that belonged to it has been killed.
     async fn wait(&self, id: &ContainerId) -> Result<Exit, RuntimeError>;
-
-    /// The container as something to act on. Ended ones too: their attempts can still be found.
-    async fn target(&self, id: &ContainerId) -> Result<Arc<dyn Target>, RuntimeError>;
 
     /// Kills the first process and everything that belongs to the container, execs included.
     /// Returns what could not be killed, as `pid (name)`.

@@ -31,7 +31,8 @@ use self::standing::{Instance, Standing};
 use self::talk::{Link, Talk, Told};
 use self::target::ProcessTarget;
 use crate::{
-    ContainerConfig, ContainerState, ContainerStatus, Exit, ExitReason, PodRuntime, RuntimeError,
+    ContainerConfig, ContainerState, ContainerStatus, Containers, Exit, ExitReason, PodRuntime,
+    RuntimeError,
 };
 
 /// What Kubernetes shows for a container of which nobody knows how it ended.
@@ -153,11 +154,32 @@ enum Settled {
 }
 
 #[async_trait]
-impl PodRuntime for ProcessRuntime {
-    fn name(&self) -> &'static str {
+impl Containers for ProcessRuntime {
+    fn name(&self) -> &str {
         "process"
     }
 
+    async fn is_running(&self, id: &ContainerId) -> Result<bool, RuntimeError> {
+        let state = self.state(id).await?;
+        Ok(matches!(state.status, ContainerStatus::Running { .. }))
+    }
+
+    async fn target(&self, id: &ContainerId) -> Result<Arc<dyn Target>, RuntimeError> {
+        let container = self.load(id)?;
+        let first = match self.settle(&container).await? {
+            Settled::Running(started) => Some(started),
+            Settled::Ended(_) => None,
+        };
+        Ok(Arc::new(ProcessTarget::new(
+            Arc::clone(&self.shared),
+            container,
+            first,
+        )))
+    }
+}
+
+#[async_trait]
+impl PodRuntime for ProcessRuntime {
     async fn start(&self, config: &ContainerConfig) -> Result<ContainerId, RuntimeError> {
         let (shared, config) = (Arc::clone(&self.shared), config.clone());
         let (id, dir, stream) = blocking(move || shared.launch_container(&config)).await?;
@@ -236,19 +258,6 @@ impl PodRuntime for ProcessRuntime {
                 }
             }
         }
-    }
-
-    async fn target(&self, id: &ContainerId) -> Result<Arc<dyn Target>, RuntimeError> {
-        let container = self.load(id)?;
-        let first = match self.settle(&container).await? {
-            Settled::Running(started) => Some(started),
-            Settled::Ended(_) => None,
-        };
-        Ok(Arc::new(ProcessTarget::new(
-            Arc::clone(&self.shared),
-            container,
-            first,
-        )))
     }
 
     async fn kill_tree(&self, id: &ContainerId) -> Result<Vec<String>, RuntimeError> {

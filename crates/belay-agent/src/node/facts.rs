@@ -73,7 +73,7 @@ pub(crate) struct Facts {
     pub(crate) address: IpAddr,
     pub(crate) port: u16,
     pub(crate) fingerprint: String,
-    pub(crate) runtime: &'static str,
+    pub(crate) runtime: String,
     pub(crate) machine: Machine,
 }
 
@@ -164,7 +164,7 @@ mod tests {
             address: "192.0.2.7".parse().unwrap(),
             port: 10250,
             fingerprint: "ab".into(),
-            runtime: "process",
+            runtime: "process".to_owned(),
             machine: Machine {
                 cpus: 2,
                 memory_kib: 2048,

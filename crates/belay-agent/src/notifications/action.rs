@@ -8,7 +8,7 @@ use belay_action::{
     Target, TargetError,
 };
 use belay_core::delivery::{Outcome, Trace, Verdict};
-use belay_runtime::{ContainerStatus, RuntimeError};
+use belay_runtime::RuntimeError;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
@@ -42,8 +42,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 async fn runs(context: &Context, id: &ContainerId) -> bool {
     let mut pause = FIRST_PAUSE;
     loop {
-        match context.runtime.state(id).await {
-            Ok(state) => return matches!(state.status, ContainerStatus::Running { .. }),
+        match context.runtime.is_running(id).await {
+            Ok(running) => return running,
             Err(RuntimeError::NotFound { .. }) => return false,
             Err(error) => warn!(container = %id, %error, "its state cannot be read; trying again"),
         }

@@ -15,7 +15,7 @@ use std::{
 use anyhow::Context;
 use belay_action::{AttemptId, ExecRequest, Outcome, Target};
 use belay_api::signal::Signal;
-use belay_runtime::{ContainerConfig, PodRuntime, ProcessRuntime};
+use belay_runtime::{ContainerConfig, Containers as _, PodRuntime, ProcessRuntime};
 use tokio::task::JoinSet;
 
 use crate::samples::Samples;
