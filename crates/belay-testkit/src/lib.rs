@@ -17,6 +17,8 @@
 
 pub mod binary;
 pub mod build;
+pub mod cluster;
+pub mod image;
 pub mod instance;
 pub mod kubectl;
 pub mod processes;
@@ -26,6 +28,7 @@ pub mod skip;
 pub mod wait;
 
 pub use build::{Handler, NotificationBuilder, PodBuilder, exec, notification, pod, signal};
+pub use cluster::{Cluster, Part};
 pub use instance::{Builder, Instance};
 pub use kubectl::Kubectl;
 pub use rest::{Reply, Rest};

@@ -64,6 +64,15 @@ pub fn parent(pid: u32) -> Option<u32> {
     stat_fields(pid)?.get(1)?.parse().ok()
 }
 
+/// The pids of its children.
+pub fn children(pid: u32) -> Vec<u32> {
+    fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))
+        .unwrap_or_default()
+        .split_whitespace()
+        .filter_map(|child| child.parse().ok())
+        .collect()
+}
+
 /// Resident anonymous memory in KiB.
 pub fn anonymous_kib(pid: u32) -> Option<u64> {
     status_kib(pid, "RssAnon:")
