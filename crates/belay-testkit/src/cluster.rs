@@ -95,19 +95,23 @@ impl Programs {
     /// the test is skipped.
     fn find() -> Option<Self> {
         let variable = |name: &str| env::var_os(name).map(PathBuf::from);
-        let found = variable("BELAY_KUBERNETES")
-            .zip(variable("BELAY_ETCD"))
-            .zip(variable("BELAY_TEST_CONTAINERD"));
-        let Some(((kubernetes, etcd), containerd)) = found else {
-            skip("no Kubernetes; `cargo xtask test --kubernetes` builds one and runs these tests");
-            return None;
-        };
-        Some(Self {
-            kubernetes,
-            etcd,
-            containerd,
-        })
+        let found = (|| {
+            Some(Self {
+                kubernetes: variable("BELAY_KUBERNETES")?,
+                etcd: variable("BELAY_ETCD")?,
+                containerd: variable("BELAY_TEST_CONTAINERD")?,
+            })
+        })();
+        if found.is_none() {
+            skip_without_programs();
+        }
+        found
     }
+}
+
+/// Says that the calling test is skipped because there is no Kubernetes.
+pub(crate) fn skip_without_programs() {
+    skip("no Kubernetes; `cargo xtask test --kubernetes` builds one and runs these tests");
 }
 
 /// Dropping it ends every process it led to and removes its directory.
@@ -157,6 +161,60 @@ impl Cluster {
         }
         cluster.node_ready().await?;
         Ok(Some(cluster))
+    }
+
+    /// A cluster on which Belay is installed from the manifests it prints.
+    pub async fn with_belay() -> anyhow::Result<Option<Self>> {
+        let Some(cluster) = Self::start().await? else {
+            return Ok(None);
+        };
+        cluster.load_belay().await?;
+        cluster.install(&[]).await?;
+        Ok(Some(cluster))
+    }
+
+    /// Applies what `belay manifests` prints and waits until everything in it runs.
+    pub async fn install(&self, arguments: &[&str]) -> anyhow::Result<()> {
+        let manifests = self.manifests(arguments).await?;
+        let kubectl = self.kubectl();
+        // Kinds and policies take a moment to be known; what is applied again changes nothing.
+        eventually("the manifests to be applied", async || {
+            let applied = kubectl.with_text(&["apply", "-f", "-"], &manifests).await?;
+            anyhow::ensure!(applied.success, "{}", applied.stderr);
+            Ok(Some(()))
+        })
+        .await?;
+        for role in ["daemonset/belay-agent", "deployment/belay-controller"] {
+            if manifests.contains(&format!("kind: {}", kind(role))) {
+                let rolled = kubectl
+                    .ok(&[
+                        "-n",
+                        "belay-system",
+                        "rollout",
+                        "status",
+                        role,
+                        "--timeout=120s",
+                    ])
+                    .await;
+                rolled.with_context(|| self.last_words(Part::Kubelet))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What `belay manifests` prints for this cluster.
+    pub async fn manifests(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        let output = Command::new(crate::binary::belay()?)
+            .args(["manifests", "--image", image::BELAY])
+            .args(arguments)
+            .output()
+            .await?;
+        anyhow::ensure!(
+            output.status.success(),
+            "belay manifests: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(String::from_utf8(output.stdout)?)
     }
 
     /// The directory that belongs to this cluster alone.
@@ -454,6 +512,15 @@ impl Cluster {
             }
         }
         Ok(())
+    }
+}
+
+/// The kind of what `kubectl rollout` names.
+fn kind(role: &str) -> &'static str {
+    if role.starts_with("daemonset/") {
+        "DaemonSet"
+    } else {
+        "Deployment"
     }
 }
 

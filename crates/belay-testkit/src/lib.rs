@@ -25,6 +25,7 @@ pub mod processes;
 pub mod reaper;
 pub mod rest;
 pub mod skip;
+pub mod stage;
 pub mod wait;
 
 pub use build::{Handler, NotificationBuilder, PodBuilder, exec, notification, pod, signal};
@@ -32,6 +33,7 @@ pub use cluster::{Cluster, Part};
 pub use instance::{Builder, Instance};
 pub use kubectl::Kubectl;
 pub use rest::{Reply, Rest};
+pub use stage::Stage;
 pub use wait::{eventually, eventually_within, lines, until_file};
 
 /// Where pods of the namespace that tests use are found.
