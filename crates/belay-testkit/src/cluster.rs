@@ -289,6 +289,19 @@ impl Cluster {
         Ok(())
     }
 
+    /// Ends every process of a role of Belay that runs as a pod here, without asking it.
+    pub fn kill9_role(&self, command: &str) -> anyhow::Result<()> {
+        let ours: Vec<_> = processes::with_command(command)
+            .into_iter()
+            .filter(|process| processes::descends_from(process.pid, self.init))
+            .collect();
+        anyhow::ensure!(!ours.is_empty(), "no process runs `{command}`");
+        for process in ours {
+            processes::kill(process.pid);
+        }
+        Ok(())
+    }
+
     /// The pid of a part, as it is known out here.
     pub fn pid(&self, part: Part) -> Option<u32> {
         let entered = self.parts.get(&part)?.id()?;

@@ -123,15 +123,6 @@ fn told_the_truth(stage: &Stage, child: &Value) {
     }
 }
 
-/// The process of a role, as it is known out here; there may be several.
-fn role(cluster: &Cluster, command: &str) -> Vec<u32> {
-    let _ = cluster;
-    processes::with_command(command)
-        .into_iter()
-        .map(|process| process.pid)
-        .collect()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fan_out_over_a_hundred_pods_survives_the_end_of_every_part() -> anyhow::Result<()> {
     const COUNT: usize = 100;
@@ -143,13 +134,9 @@ async fn a_fan_out_over_a_hundred_pods_survives_the_end_of_every_part() -> anyho
     fan_out(stage.admin(), "fleet", json!({})).await?;
 
     begun(&stage, "fleet", COUNT, 10).await?;
-    for pid in role(&cluster, "belay agent") {
-        processes::kill(pid);
-    }
+    cluster.kill9_role("belay agent")?;
     begun(&stage, "fleet", COUNT, 25).await?;
-    for pid in role(&cluster, "belay controller") {
-        processes::kill(pid);
-    }
+    cluster.kill9_role("belay controller")?;
     for (wanted, part) in [
         (40, Part::Kubelet),
         (55, Part::Containerd),
@@ -281,23 +268,10 @@ async fn pods_that_go_and_come_back_are_other_pods() -> anyhow::Result<()> {
         .as_str()
         .unwrap_or_default()
         .to_owned();
-    cluster
-        .kubectl()
-        .run(&[
-            "exec",
-            &interrupted,
-            "--",
-            "sh",
-            "-c",
-            "kill -9 -1; kill -TERM 1",
-        ])
-        .await?;
-    let id = running["status"]["containers"][0]["containerID"].clone();
-    let container = id.as_str().unwrap_or_default().rsplit('/').next();
-    for process in processes::with_command(container.unwrap_or("no container")) {
-        // The shim of the container; with it its first process goes.
-        processes::kill(process.pid);
-    }
+    let first = processes::with_environment(&format!("HOSTNAME={interrupted}"))
+        .into_iter()
+        .find(|process| processes::is_first_in_namespace(process.pid));
+    processes::kill(first.expect("the container runs").pid);
 
     let done = complete(admin, "moving").await?;
     let children = children(admin, "moving").await?;
