@@ -127,11 +127,18 @@ pub async fn run(
                     }
                 };
                 debug!(%attempt, ?tried, "probed");
-                schedule.tried(since, now(), tried.is_ok());
-                last = Some(tried.err().unwrap_or_else(|| {
-                    let (passed, wanted) = schedule.passed();
-                    format!("success, {passed} of {wanted} times in a row")
-                }));
+                let until = now();
+                schedule.tried(since, until, tried.is_ok());
+                // A try that the end of the time cut off says less than the one before it.
+                let cut = timeout < probe.cadence.timeout && until - since >= timeout;
+                match tried {
+                    Ok(()) => {
+                        let (passed, wanted) = schedule.passed();
+                        last = Some(format!("success, {passed} of {wanted} times in a row"));
+                    }
+                    Err(_) if cut && last.is_some() => {}
+                    Err(said) => last = Some(said),
+                }
             }
         }
     }
