@@ -298,7 +298,7 @@ impl Roles {
             let client = server.connect(Identity::controller());
             let stop = self.stop.clone();
             self.add("controllers", async move {
-                belay_controllers::expiry::run(client, stop).await;
+                belay_controllers::Controllers::new(client).run(stop).await;
                 Ok(())
             });
         }
