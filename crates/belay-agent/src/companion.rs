@@ -25,9 +25,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use belay_api::gates::{Feature, FeatureGates};
-use belay_api::pod::{
-    Container, NOTIFIERS_ANNOTATION, NotifiersByContainer, Pod, parse_annotation,
-};
+use belay_api::pod::{NOTIFIERS_ANNOTATION, NotifiersByContainer, Pod, parse_annotation};
 use belay_core::delivery::Verdict;
 use belay_runtime::{Containers, RecordedPod, RecordedPods};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -48,6 +46,9 @@ use crate::lookup::{Found, Lookup, LookupError};
 use crate::metrics::Metrics;
 use crate::pods::{ContainerView, PodView};
 use crate::{AgentError, finish, notifications, open};
+
+/// Where a pod on the host's network is reached while nobody has said where its node is.
+const LOOPBACK: &str = "127.0.0.1";
 
 /// How a companion is set up.
 #[derive(Clone)]
@@ -217,14 +218,12 @@ fn judge(about: &Started, recorded: Option<RecordedPod>, copy: Option<&ApiCopy>)
     pod.metadata.deletion_timestamp = copy.deleted.map(Time);
     pod.metadata.annotations =
         declared.map(|text| [(NOTIFIERS_ANNOTATION.to_owned(), text.clone())].into());
-    pod.spec.containers = copy
-        .containers
-        .iter()
-        .map(|name| Container {
-            name: name.clone(),
-            ..Container::default()
-        })
-        .collect();
+    pod.spec.containers.clone_from(&copy.containers);
+    let address = match (recorded.address, &copy.host) {
+        (Some(address), _) => address.to_string(),
+        (None, Some(host)) => host.clone(),
+        (None, None) => LOOPBACK.to_owned(),
+    };
     let containers = recorded
         .containers
         .into_iter()
@@ -240,6 +239,7 @@ fn judge(about: &Started, recorded: Option<RecordedPod>, copy: Option<&ApiCopy>)
         .collect();
     Found::Pod(Arc::new(PodView {
         pod: Arc::new(pod),
+        address,
         containers,
     }))
 }

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use belay_api::pod::{NOTIFIERS_ANNOTATION, Pod};
+use belay_api::pod::{Container, NOTIFIERS_ANNOTATION, Pod};
 use futures::stream::StreamExt as _;
 use jiff::Timestamp;
 use kube::runtime::WatchStreamExt as _;
@@ -15,14 +15,16 @@ use tracing::warn;
 use crate::reconnect::Reconnect;
 
 /// What is kept of a pod.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ApiCopy {
     /// The notifiers annotation as it is now.
     pub(crate) annotation: Option<String>,
     /// When it was asked to end.
     pub(crate) deleted: Option<Timestamp>,
-    /// Names of the containers that run as long as the pod does: only they can be notified.
-    pub(crate) containers: Vec<String>,
+    /// The containers that run as long as the pod does, with their ports: only they can be notified.
+    pub(crate) containers: Vec<Container>,
+    /// Address of the node, for a pod on the host's network.
+    pub(crate) host: Option<String>,
 }
 
 impl ApiCopy {
@@ -35,12 +37,25 @@ impl ApiCopy {
                 .and_then(|annotations| annotations.get(NOTIFIERS_ANNOTATION))
                 .cloned(),
             deleted: metadata.deletion_timestamp.as_ref().map(|time| time.0),
-            containers: pod
-                .spec
-                .long_running()
-                .map(|container| container.name.clone())
-                .collect(),
+            containers: pod.spec.long_running().map(reduced).collect(),
+            host: pod
+                .status
+                .as_ref()
+                .and_then(|status| status.host_ip.clone()),
         }
+    }
+}
+
+/// What a notifier's probe may need of a container.
+fn reduced(container: &Container) -> Container {
+    let ports = container.other.get_key_value("ports");
+    Container {
+        name: container.name.clone(),
+        other: ports
+            .map(|(key, ports)| (key.clone(), ports.clone()))
+            .into_iter()
+            .collect(),
+        ..Container::default()
     }
 }
 

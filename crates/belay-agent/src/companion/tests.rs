@@ -42,11 +42,19 @@ fn recorded(annotation: Option<&str>) -> RecordedPod {
     }
 }
 
+fn container(name: &str) -> belay_api::pod::Container {
+    belay_api::pod::Container {
+        name: name.into(),
+        ..Default::default()
+    }
+}
+
 fn copy(annotation: Option<&str>, deleted: bool) -> ApiCopy {
     ApiCopy {
         annotation: annotation.map(str::to_owned),
         deleted: deleted.then_some(jiff::Timestamp::UNIX_EPOCH),
-        containers: vec!["main".into(), "late".into()],
+        containers: ["main", "late"].map(container).into(),
+        host: Some("10.0.0.7".into()),
     }
 }
 
@@ -107,6 +115,20 @@ fn the_view_has_the_recorded_notifiers_and_the_containers_that_run_now() {
     assert!(view.pod.is_terminating() && view.pod.declares("lock"));
     assert_eq!(view.running("main").unwrap().as_str(), "c1");
     assert_eq!(view.running("late"), None);
+}
+
+#[test]
+fn probes_reach_a_pod_at_its_own_address_or_at_its_node_s() {
+    let address = |own: Option<&str>| {
+        let mut recorded = recorded(None);
+        recorded.address = own.map(|address| address.parse().unwrap());
+        match judge(&about(), Some(recorded), Some(&copy(None, false))) {
+            Found::Pod(view) => view.address.clone(),
+            refused @ Found::Refused(_) => panic!("{refused:?}"),
+        }
+    };
+    assert_eq!(address(Some("10.1.0.3")), "10.1.0.3");
+    assert_eq!(address(None), "10.0.0.7");
 }
 
 #[test]

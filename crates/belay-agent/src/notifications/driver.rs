@@ -241,7 +241,7 @@ impl Driver {
     fn open(&mut self, found: &Found) -> (Delivery, Vec<Effect>) {
         let journal = self.context.journal.notification(&self.about.uid);
         let handlers = match found {
-            Found::Pod(view) => Handlers::of(&view.pod, &self.about.notifier),
+            Found::Pod(view) => Handlers::of(&view.pod, &view.address, &self.about.notifier),
             Found::Refused(verdict) => {
                 self.refusal = verdict.clone();
                 Ok(Handlers::default())

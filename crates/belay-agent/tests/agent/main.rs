@@ -8,4 +8,5 @@
 mod companion;
 mod notifications;
 mod pods;
+mod probes;
 mod rig;
