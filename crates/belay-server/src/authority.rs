@@ -77,8 +77,9 @@ pub(crate) fn allows(ask: &Ask<'_>) -> bool {
             _ => false,
         },
         Role::Controller => match (ask.resource, ask.subresource, ask.verb) {
-            ("podnotifications", None, Get | List | Watch | Delete) => true,
-            ("podnotifications", Some("status"), Get | Update | Patch) => true,
+            ("podnotifications", None, Get | List | Watch | Create | Patch | Delete) => true,
+            ("notifications", None, Get | List | Watch | Delete) => true,
+            ("podnotifications" | "notifications", Some("status"), Get | Update | Patch) => true,
             ("pods" | "nodes" | "leases", None, Get | List | Watch) => true,
             ("leases", None, Create | Update | Patch) => ask.namespace == Some("kube-system"),
             ("events", None, Create | Patch) => true,
