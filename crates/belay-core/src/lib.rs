@@ -7,6 +7,7 @@
 //! ```
 //!
 //! - [`delivery`]: one PodNotification on the node that runs it: claim, journal, attempts, result.
+//! - [`fanout`]: one Notification: whom to notify next, and what came of those who were.
 //! - [`resolve`]: what a PodNotification comes to in the write that creates it.
 //! - [`clock`]: how late it may be on the server, seen from a node.
 //!
@@ -18,4 +19,5 @@
 
 pub mod clock;
 pub mod delivery;
+pub mod fanout;
 pub mod resolve;
