@@ -91,8 +91,8 @@ pub(crate) fn allows(ask: &Ask<'_>) -> bool {
             ("pods", Some("status"), Get | Update | Patch) => true,
             ("events", None, Create | Patch) => true,
             ("namespaces", Some("finalize" | "status"), Update | Patch) => true,
-            // It collects what a namespace leaves behind, of every kind.
-            (_, None, Get | List | Watch | Delete | Verb::DeleteCollection) => true,
+            // It collects what a namespace or an owner leaves behind, of every kind.
+            (_, None, Get | List | Watch | Patch | Delete | Verb::DeleteCollection) => true,
             _ => false,
         },
     }
