@@ -39,6 +39,8 @@ pub const NOTIFICATION_FAILED: &str = "NotificationFailed";
 pub const NOTIFICATION_CANCELLED: &str = "NotificationCancelled";
 /// No container of the pod declares the notifier; also the reason of `NotifierFound=False`.
 pub const NOT_DECLARED: &str = "NotDeclared";
+/// A PodNotification of a Notification could not be created.
+pub const FAILED_CREATE: &str = "FailedCreate";
 /// A signal was sent to a process that has no handler for it.
 pub const SIGNAL_NOT_HANDLED: &str = "SignalNotHandled";
 /// A hold was released by the node because its time was over or its handler failed.

@@ -203,6 +203,14 @@ impl Fanout {
         }
     }
 
+    /// With `AllPods`: a pod is no longer there.
+    pub fn pod_gone(&mut self, target: &Target) {
+        self.pod_ineligible(target);
+        if self.rule.policy == Policy::AllPods && !self.leaving.contains(&target.uid) {
+            self.settled.uids.remove(&target.uid);
+        }
+    }
+
     /// With `AllPods`: forgets settled pods that are no longer there.
     pub fn forget_pods(&mut self, exists: impl Fn(&str) -> bool) {
         if self.rule.policy == Policy::AllPods {
@@ -325,6 +333,11 @@ impl Fanout {
             .iter()
             .filter(|uid| written.uids.contains(*uid))
             .map(String::as_str)
+    }
+
+    /// Children that are counted and still there.
+    pub fn leaving(&self) -> impl Iterator<Item = &str> {
+        self.leaving.iter().map(String::as_str)
     }
 
     /// How many pods have been selected.

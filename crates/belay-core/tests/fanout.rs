@@ -235,10 +235,7 @@ impl World {
                 self.controller.pod_eligible(target);
             }
             Told::PodGone(target) => {
-                self.controller.pod_ineligible(target);
-                let pods = &self.pods;
-                self.controller
-                    .forget_pods(|uid| pods.iter().any(|pod| pod.uid == uid));
+                self.controller.pod_gone(target);
             }
         }
     }

@@ -126,6 +126,8 @@ pub struct NotificationError {
 pub enum NotificationErrorType {
     /// `parallelism` is negative.
     InvalidParallelism,
+    /// `selector` is not one; a stock server does not look into it.
+    InvalidSelector,
     /// The selector matches more pods than one Notification can be for.
     TooManyPods,
     /// As many PodNotifications failed as `maxFailures` allows; the rest was not started.
@@ -134,8 +136,9 @@ pub enum NotificationErrorType {
 
 impl NotificationErrorType {
     /// Every error type.
-    pub const ALL: [Self; 3] = [
+    pub const ALL: [Self; 4] = [
         Self::InvalidParallelism,
+        Self::InvalidSelector,
         Self::TooManyPods,
         Self::TooManyFailures,
     ];
@@ -144,6 +147,7 @@ impl NotificationErrorType {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::InvalidParallelism => "InvalidParallelism",
+            Self::InvalidSelector => "InvalidSelector",
             Self::TooManyPods => "TooManyPods",
             Self::TooManyFailures => "TooManyFailures",
         }

@@ -8,9 +8,9 @@ use belay_api::notification::{
 };
 use belay_api::reasons;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
-use kube::{Resource as _, ResourceExt as _};
+use k8s_openapi::api::core::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt as _;
 
 use super::decide::{Facts, Progress, Verdict};
 use super::tracker::Key;
@@ -22,6 +22,14 @@ impl Facts {
             created: Timestamp::MIN,
             deadline: Duration::ZERO,
             progress: Progress::Unclaimed,
+        }
+    }
+
+    /// Facts of something that has ended.
+    pub(crate) fn finished(at: Option<Timestamp>, ttl: Option<Duration>) -> Facts {
+        Facts {
+            progress: Progress::Finished { at, ttl },
+            ..Facts::overdue()
         }
     }
 }
@@ -118,32 +126,13 @@ pub(super) fn ended(
 /// The warning that goes with an end.
 pub(super) fn event(object: &PodNotification, now: Timestamp) -> Option<Event> {
     let error = object.status.as_ref()?.error.as_ref()?;
-    let mut reference: ObjectReference = object.object_ref(&());
-    reference.resource_version = None;
-    Some(Event {
-        metadata: ObjectMeta {
-            // As upstream names events: the object, and the time in hex.
-            name: Some(format!("{}.{:x}", object.name_any(), now.as_nanosecond())),
-            namespace: object.namespace(),
-            ..ObjectMeta::default()
-        },
-        involved_object: reference,
-        type_: Some("Warning".to_owned()),
-        reason: Some(reasons::NOTIFICATION_FAILED.to_owned()),
-        message: Some(format!("{}: {}", error.type_, error.message)),
-        action: Some("Expiring".to_owned()),
-        source: Some(EventSource {
-            component: Some("belay-controller".to_owned()),
-            host: None,
-        }),
-        reporting_component: Some("apps.k8s.io/belay-controller".to_owned()),
-        reporting_instance: Some("belay-controller".to_owned()),
-        event_time: Some(MicroTime(now)),
-        first_timestamp: Some(Time(now)),
-        last_timestamp: Some(Time(now)),
-        count: Some(1),
-        ..Event::default()
-    })
+    let message = format!("{}: {}", error.type_, error.message);
+    Some(crate::event::about(
+        object,
+        reasons::NOTIFICATION_FAILED,
+        message,
+        now,
+    ))
 }
 
 #[cfg(test)]
