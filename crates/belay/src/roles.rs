@@ -292,6 +292,12 @@ impl Roles {
             belay_controlplane::nodes::run(client, stop).await;
             Ok(())
         });
+        let client = server.connect(Identity::controlplane());
+        let stop = self.stop.clone();
+        self.add("owner collector", async move {
+            belay_controlplane::owners::run(client, stop).await;
+            Ok(())
+        });
         if gates.enabled(Feature::ContainerNotifier) {
             let client = server.connect(Identity::controller());
             let stop = self.stop.clone();
