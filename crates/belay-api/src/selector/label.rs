@@ -1,5 +1,7 @@
 //! `app=web,tier in (a,b),!legacy`
 
+mod object;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
