@@ -25,15 +25,25 @@ const COMPARED: usize = 100_000;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PolicyRule {
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "list", skip_serializing_if = "Vec::is_empty")]
     pub api_groups: Vec<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "list", skip_serializing_if = "Vec::is_empty")]
     pub resources: Vec<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "list", skip_serializing_if = "Vec::is_empty")]
     pub resource_names: Vec<String>,
-    #[serde(rename = "nonResourceURLs", skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        rename = "nonResourceURLs",
+        deserialize_with = "list",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub non_resource_urls: Vec<String>,
+    #[serde(deserialize_with = "list")]
     pub verbs: Vec<String>,
+}
+
+/// Go writes an empty list as null where it has to write something.
+fn list<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
 /// What somebody wants to do, as far as rules look at it. In which namespace is not the rule's to
@@ -346,6 +356,13 @@ mod tests {
                 "{rule:?} {verb} {group} {resource} {name:?}"
             );
         }
+    }
+
+    #[test]
+    fn a_null_reads_as_an_empty_list() {
+        let read: PolicyRule =
+            serde_json::from_str(r#"{"verbs": ["get"], "resourceNames": null}"#).unwrap();
+        assert_eq!((read.verbs.len(), read.resource_names.len()), (1, 0));
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod nodes;
 mod plain;
 mod podnotifications;
 mod pods;
+mod roles;
 
 use std::time::Duration;
 
@@ -196,6 +197,10 @@ static KINDS: &[&Kind] = &[
     &plain::EVENTS,
     &plain::CONFIG_MAPS,
     &plain::LEASES,
+    &roles::ROLES,
+    &roles::ROLE_BINDINGS,
+    &roles::CLUSTER_ROLES,
+    &roles::CLUSTER_ROLE_BINDINGS,
     &podnotifications::POD_NOTIFICATIONS,
 ];
 

@@ -139,7 +139,7 @@ Example:
   belay agent --mode=node --kubeconfig n1.kubeconfig --node-name n1 --data-dir /var/lib/belay-agent")]
     Agent(AgentArgs),
 
-    /// Make credentials for nodes
+    /// Make credentials for users and nodes
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Token(TokenArgs),
 
@@ -272,16 +272,27 @@ pub(crate) struct TokenArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TokenCommand {
-    /// Print a kubeconfig with which a node joins
+    /// Print a kubeconfig with which a node joins, or for a user
     #[command(after_help = "\
-Example:
+Examples:
   belay token create --node n1 > n1.kubeconfig
+  belay token create --user ann --group ops > ann.kubeconfig
+  kubectl create rolebinding ann-views --clusterrole=view --user=ann
 
-Works while a server runs on the data directory. Whoever has the file is that node; keep it secret.")]
+Works while a server runs on the data directory. Whoever has the file is that node or user; keep it
+secret. A new token takes the place of the older ones of the same node or user. A user may do what
+roles give to its name and groups, and nothing before a role is bound.")]
+    #[command(group = clap::ArgGroup::new("who").required(true).args(["node", "user"]))]
     Create {
         /// Name of the node
         #[arg(long, value_name = "N", value_parser = node_name)]
-        node: String,
+        node: Option<String>,
+        /// Name of the user
+        #[arg(long, value_name = "NAME")]
+        user: Option<String>,
+        /// A group of the user; may be repeated
+        #[arg(long = "group", value_name = "G", requires = "user")]
+        groups: Vec<String>,
         /// The server's data directory [default: /var/lib/belay for root, else ~/.local/state/belay]
         #[arg(long, value_name = "DIR")]
         data_dir: Option<PathBuf>,
