@@ -1,13 +1,13 @@
-//! The names of the admission policies that guard Belay's objects on a stock cluster.
+//! Names of the admission policies that guard a stock cluster. Each has a binding of the same name.
 //!
-//! `belay manifests` prints them; an executor looks for them before it acts.
+//! `belay manifests` prints them; companion agents and controllers look for them when they start.
 
-/// Who creates a notification may trigger the notifier it names.
+/// Creating a notification needs the verb `notify` on its notifier.
 pub const NOTIFY: &str = "belay-notify";
-/// The notifiers annotation of a pod stays as it was created.
-pub const ANNOTATION: &str = "belay-annotation";
-/// Status is written by the controller, and by an agent for its own node.
+/// An agent writes status only where `status.nodeName` is its own node.
 pub const STATUS: &str = "belay-status";
+/// The notifiers annotation of a pod is immutable.
+pub const ANNOTATION: &str = "belay-annotation";
 
-/// All of them. Each has a binding of the same name.
-pub const ALL: [&str; 3] = [NOTIFY, ANNOTATION, STATUS];
+/// All of them.
+pub const ALL: [&str; 3] = [NOTIFY, STATUS, ANNOTATION];

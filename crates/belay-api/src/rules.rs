@@ -19,6 +19,7 @@ mod node;
 mod notification;
 mod pod;
 mod rbac;
+mod selector;
 
 use serde_json::Value;
 

@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
+use super::selector::validate_selector;
 use super::{Review, Rules, is_unset};
 use crate::field::{Cursor, FieldError};
 use crate::gates::FeatureGates;
 use crate::metadata::{extend_invalid, names};
 use crate::rbac::GROUP;
-use crate::selector::LabelSelector;
 
 /// Roles of a namespace, or of the cluster.
 #[derive(Debug)]
@@ -79,14 +79,7 @@ fn validate_role(role: &Cursor<'_>, namespaced: bool) -> Vec<FieldError> {
         errors.push(FieldError::required(selectors.path(), detail));
     }
     for selector in selectors.items() {
-        if let Err(error) = LabelSelector::from_object(&selector.owned()) {
-            let detail = format!("invalid label selector: {error}");
-            errors.push(FieldError::invalid(
-                selector.path(),
-                selector.owned(),
-                detail,
-            ));
-        }
+        validate_selector(&selector, &mut errors);
     }
     errors
 }
@@ -230,7 +223,9 @@ mod tests {
         assert!(one(json!({}))[0].contains("at least one clusterRoleSelector"));
         let wrong = json!({"clusterRoleSelectors": [
             {"matchExpressions": [{"key": "a", "operator": "Near", "values": ["b"]}]}]});
-        assert!(one(wrong)[0].starts_with("aggregationRule.clusterRoleSelectors[0]: Invalid"));
+        assert!(one(wrong)[0].starts_with(
+            "aggregationRule.clusterRoleSelectors[0].matchExpressions[0].operator: Invalid"
+        ));
     }
 
     #[test]

@@ -9,6 +9,8 @@ use std::str::FromStr;
 use super::{RequirementError, SelectorError};
 use crate::metadata::names::{label_key, label_value};
 
+pub use object::Inexpressible;
+
 /// Requirements on an object's labels, all of which must hold. The empty selector matches
 /// everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

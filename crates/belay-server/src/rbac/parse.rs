@@ -3,8 +3,8 @@
 use belay_api::rbac::{GROUP, PolicyRule};
 use belay_api::selector::LabelSelector;
 use belay_store::Entry;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector as ObjectSelector;
 use serde::Deserialize;
-use serde_json::Value;
 
 use crate::object::Meta;
 
@@ -70,7 +70,7 @@ struct StoredRole {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct StoredAggregation {
-    cluster_role_selectors: Option<Vec<Value>>,
+    cluster_role_selectors: Option<Vec<ObjectSelector>>,
 }
 
 impl Role {
@@ -84,7 +84,7 @@ impl Role {
                 .cluster_role_selectors
                 .iter()
                 .flatten()
-                .filter_map(|selector| LabelSelector::from_object(selector).ok())
+                .filter_map(|selector| LabelSelector::try_from(selector).ok())
                 .collect(),
             labels: entry.meta.labels.clone(),
         };

@@ -1,47 +1,41 @@
-//! `{"matchLabels": {...}, "matchExpressions": [...]}`: a selector as it stands in objects.
+//! Between the selector of a query string and the one that is part of an object
+//! (`matchLabels`, `matchExpressions`).
 
-use serde_json::Value;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 
 use super::{LabelRequirement, LabelSelector, Operator, check_values};
-use crate::field::Cursor;
 use crate::metadata::names::label_key;
 use crate::selector::{RequirementError, SelectorError};
 
-impl LabelSelector {
-    /// Reads the selector of an object. One without requirements matches everything.
-    ///
-    /// # Errors
-    ///
-    /// An operator that is not one of the four, values where there may be none or none where there
-    /// must be some, or keys and values that cannot be a label's.
-    pub fn from_object(selector: &Value) -> Result<Self, SelectorError> {
-        let selector = Cursor::new(selector);
-        let mut requirements = Vec::new();
-        for (key, value) in selector.get("matchLabels").entries() {
-            requirements.push(requirement(key, Operator::Equals, &[value.str()])?);
-        }
-        for expression in selector.get("matchExpressions").items() {
-            let operator = match expression.get("operator").str() {
+/// A requirement that only a query string can have.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[error(
+    "{0:?} compares numbers, which the selector of an object cannot: use =, !=, in, notin, or name the label alone"
+)]
+pub struct Inexpressible(String);
+
+impl TryFrom<&meta::LabelSelector> for LabelSelector {
+    type Error = SelectorError;
+
+    fn try_from(selector: &meta::LabelSelector) -> Result<Self, Self::Error> {
+        let labels = selector.match_labels.iter().flatten();
+        let exact = labels.map(|(key, value)| requirement(key, Operator::Equals, &[value]));
+        let expressions = selector.match_expressions.iter().flatten();
+        let sets = expressions.map(|expression| {
+            let operator = match expression.operator.as_str() {
                 "In" => Operator::In,
                 "NotIn" => Operator::NotIn,
                 "Exists" => Operator::Exists,
                 "DoesNotExist" => Operator::DoesNotExist,
-                other => return Err(unexpected(other, "In, NotIn, Exists or DoesNotExist")),
+                other => return Err(RequirementError::Operator(other.to_owned())),
             };
-            let values = expression.get("values");
-            let values: Vec<&str> = values.list().iter().filter_map(Value::as_str).collect();
-            let sets = matches!(operator, Operator::In | Operator::NotIn);
-            if sets && values.is_empty() {
-                return Err(unexpected("", "values with the operators In and NotIn"));
-            }
-            if let (false, Some(first)) = (sets, values.first()) {
-                return Err(unexpected(
-                    first,
-                    "no values with the operators Exists and DoesNotExist",
-                ));
-            }
-            requirements.push(requirement(expression.get("key").str(), operator, &values)?);
-        }
+            let values: Vec<&String> = expression.values.iter().flatten().collect();
+            requirement(&expression.key, operator, &values)
+        });
+        let mut requirements = exact
+            .chain(sets)
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(SelectorError::Requirement)?;
         requirements.sort_by(|a, b| a.key.cmp(&b.key));
         Ok(Self { requirements })
     }
@@ -50,69 +44,105 @@ impl LabelSelector {
 fn requirement(
     key: &str,
     operator: Operator,
-    values: &[&str],
-) -> Result<LabelRequirement, SelectorError> {
+    values: &[&String],
+) -> Result<LabelRequirement, RequirementError> {
     let problems = label_key(key);
     if !problems.is_empty() {
-        return Err(SelectorError::Requirement(RequirementError::Key {
+        return Err(RequirementError::Key {
             key: key.to_owned(),
             problems: problems.join("; "),
-        }));
+        });
     }
-    check_values(key, operator, values).map_err(SelectorError::Requirement)?;
-    let mut values: Vec<String> = values.iter().map(|value| (*value).to_owned()).collect();
+    let mut values: Vec<&str> = values.iter().map(|value| value.as_str()).collect();
     values.sort_unstable();
     values.dedup();
+    check_values(key, operator, &values)?;
     Ok(LabelRequirement {
         key: key.to_owned(),
         operator,
-        values,
+        values: values.into_iter().map(str::to_owned).collect(),
     })
 }
 
-fn unexpected(found: &str, expected: &'static str) -> SelectorError {
-    SelectorError::Unexpected {
-        found: found.to_owned(),
-        expected,
+impl TryFrom<&LabelSelector> for meta::LabelSelector {
+    type Error = Inexpressible;
+
+    fn try_from(selector: &LabelSelector) -> Result<Self, Self::Error> {
+        let mut object = Self::default();
+        for requirement in &selector.requirements {
+            let operator = match requirement.operator {
+                Operator::Equals | Operator::DoubleEquals => {
+                    let labels = object.match_labels.get_or_insert_default();
+                    if !labels.contains_key(&requirement.key) {
+                        labels.insert(requirement.key.clone(), requirement.values.concat());
+                        continue;
+                    }
+                    // The same label twice: both must hold, and a map holds only one.
+                    "In"
+                }
+                Operator::In => "In",
+                Operator::NotEquals | Operator::NotIn => "NotIn",
+                Operator::Exists => "Exists",
+                Operator::DoesNotExist => "DoesNotExist",
+                Operator::GreaterThan | Operator::LessThan => {
+                    return Err(Inexpressible(requirement.to_string()));
+                }
+            };
+            let values = &requirement.values;
+            object
+                .match_expressions
+                .get_or_insert_default()
+                .push(meta::LabelSelectorRequirement {
+                    key: requirement.key.clone(),
+                    operator: operator.to_owned(),
+                    values: (!values.is_empty()).then(|| values.clone()),
+                });
+        }
+        Ok(object)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
-    fn an_object_reads_as_the_same_selector_in_a_query_does() {
-        for (object, text) in [
-            (json!({}), ""),
-            (json!({"matchLabels": {"b": "x", "a": ""}}), "a=,b=x"),
-            (
-                json!({"matchExpressions": [
-                    {"key": "a", "operator": "In", "values": ["y", "x", "x"]},
-                    {"key": "b", "operator": "NotIn", "values": ["z"]},
-                    {"key": "c", "operator": "Exists"},
-                    {"key": "d", "operator": "DoesNotExist"},
-                ]}),
-                "a in (x,y),b notin (z),c,!d",
-            ),
+    fn a_query_becomes_an_object_that_means_the_same() {
+        for (text, back) in [
+            ("", ""),
+            ("app=web", "app=web"),
+            ("app==web", "app=web"),
+            ("app=web,app=db", "app=web,app in (db)"),
+            ("app!=web", "app notin (web)"),
+            ("tier in (a,b),!legacy,x", "!legacy,tier in (a,b),x"),
+            ("app=", "app="),
         ] {
-            let read = LabelSelector::from_object(&object).unwrap();
-            assert_eq!(read, text.parse().unwrap(), "{object}");
+            let selector: LabelSelector = text.parse().unwrap();
+            let object = meta::LabelSelector::try_from(&selector).unwrap();
+            let again = LabelSelector::try_from(&object).unwrap();
+            assert_eq!(again.to_string(), back, "{text}");
         }
     }
 
     #[test]
-    fn what_no_selector_can_be_is_refused() {
-        for object in [
-            json!({"matchLabels": {"a b": "x"}}),
-            json!({"matchLabels": {"a": "x),b in (y"}}),
-            json!({"matchExpressions": [{"key": "a", "operator": "Near", "values": ["x"]}]}),
-            json!({"matchExpressions": [{"key": "a", "operator": "In"}]}),
-            json!({"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["x"]}]}),
-            json!({"matchExpressions": [{}]}),
-        ] {
-            assert!(LabelSelector::from_object(&object).is_err(), "{object}");
-        }
+    fn a_comparison_of_numbers_has_no_form_in_an_object() {
+        let selector: LabelSelector = "n>3".parse().unwrap();
+        let error = meta::LabelSelector::try_from(&selector).unwrap_err();
+        assert!(error.to_string().starts_with("\"n>3\" compares numbers"));
+    }
+
+    #[test]
+    fn an_object_that_no_server_would_store_is_refused() {
+        let expression = |key: &str, operator: &str| meta::LabelSelector {
+            match_labels: None,
+            match_expressions: Some(vec![meta::LabelSelectorRequirement {
+                key: key.to_owned(),
+                operator: operator.to_owned(),
+                values: None,
+            }]),
+        };
+        assert!(LabelSelector::try_from(&expression("a", "Exists")).is_ok());
+        assert!(LabelSelector::try_from(&expression("a", "Gt")).is_err());
+        assert!(LabelSelector::try_from(&expression("a b", "Exists")).is_err());
     }
 }
