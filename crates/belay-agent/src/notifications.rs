@@ -14,6 +14,7 @@ mod action;
 mod driver;
 mod handler;
 mod status;
+mod verify;
 mod write;
 
 use std::collections::{HashMap, HashSet};

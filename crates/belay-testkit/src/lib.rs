@@ -17,18 +17,23 @@
 
 pub mod binary;
 pub mod build;
+pub mod cluster;
+pub mod image;
 pub mod instance;
 pub mod kubectl;
 pub mod processes;
 pub mod reaper;
 pub mod rest;
 pub mod skip;
+pub mod stage;
 pub mod wait;
 
 pub use build::{Handler, NotificationBuilder, PodBuilder, exec, notification, pod, signal};
+pub use cluster::{Cluster, Part};
 pub use instance::{Builder, Instance};
 pub use kubectl::Kubectl;
 pub use rest::{Reply, Rest};
+pub use stage::Stage;
 pub use wait::{eventually, eventually_within, lines, until_file};
 
 /// Where pods of the namespace that tests use are found.

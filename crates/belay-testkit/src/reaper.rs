@@ -39,6 +39,8 @@ while [ $passes -lt 200 ]; do
     sleep 0.05
 done
 rm -rf "$dir"
+# The cgroups of a cluster carry the directory's name; empty ones are all that is left of them.
+find /sys/fs/cgroup -depth -type d -path "*/${dir##*/}*" -exec rmdir {} + 2>/dev/null
 "#;
 
 /// Holds the pipe that keeps the reaper waiting.

@@ -210,7 +210,7 @@ impl Driver {
         }
         let view = self.context.pods.get(&self.about.record.pod_uid);
         let handlers = match &view {
-            Some(view) => Handlers::of(&view.pod, &self.about.notifier),
+            Some(view) => Handlers::of(&view.pod, &view.address, &self.about.notifier),
             None => Ok(Handlers::default()),
         };
         let outlook = outlook(view.as_deref(), &handlers);

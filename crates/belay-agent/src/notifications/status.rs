@@ -68,7 +68,7 @@ impl Author<'_> {
                         .container_id
                         .as_deref()
                         .map(|id| self.plain_id(id).to_owned());
-                    let mut entry = Entry::planned(id, handlers.traceable(&container.name));
+                    let mut entry = handlers.planned(&container.name, id);
                     let attempts = container.attempts.and_then(|n| u32::try_from(n).ok());
                     entry.attempt = attempts.unwrap_or(1).max(1);
                     (container.name.clone(), entry)
@@ -205,10 +205,14 @@ impl Author<'_> {
     }
 }
 
-/// 0 is worth saying of an exec that succeeded; a signal has no exit code.
+/// 0 is worth saying of an exec that succeeded, whatever its probe said; a signal has no exit code.
 fn exit_code(verdict: Option<&Verdict>, entry: &Entry, signal: Option<Signal>) -> Option<i32> {
     match verdict? {
-        Verdict::Succeeded if entry.traceable && signal.is_none() => Some(0),
+        Verdict::Succeeded | Verdict::ProbeTimedOut { .. }
+            if entry.traceable && signal.is_none() =>
+        {
+            Some(0)
+        }
         other => other.exit_code(),
     }
 }

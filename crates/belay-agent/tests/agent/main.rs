@@ -7,4 +7,5 @@
 
 mod notifications;
 mod pods;
+mod probes;
 mod rig;

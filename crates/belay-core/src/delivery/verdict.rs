@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "verdict", rename_all = "camelCase")]
 pub enum Verdict {
-    /// The handler ended with 0, or the signal was delivered.
+    /// The handler ended with 0, or the signal was delivered; and the probe, if there is one,
+    /// succeeded.
     Succeeded,
     /// The handler ended with another exit code.
     Exited {
@@ -24,6 +25,13 @@ pub enum Verdict {
         seconds: u64,
         /// What could not be killed, as "pid (name)".
         survivors: Vec<String>,
+    },
+    /// The handler did what it should, and its probe did not succeed within the timeout.
+    ProbeTimedOut {
+        /// The timeout, in seconds.
+        seconds: u64,
+        /// What the last try said; `None` when there was none.
+        last: Option<String>,
     },
     /// The handler could not be started: no such command, not executable.
     StartFailed {
@@ -70,7 +78,7 @@ impl Verdict {
             Verdict::Exited { .. } | Verdict::Signaled { .. } | Verdict::StartFailed { .. } => {
                 Some("HandlerFailed")
             }
-            Verdict::TimedOut { .. } => Some("HandlerTimeout"),
+            Verdict::TimedOut { .. } | Verdict::ProbeTimedOut { .. } => Some("HandlerTimeout"),
             Verdict::PodNotFound => Some("PodNotFound"),
             Verdict::PodTerminating => Some("PodTerminating"),
             Verdict::ContainerNotRunning => Some("ContainerNotRunning"),
@@ -94,6 +102,7 @@ impl Verdict {
             Verdict::Succeeded
             | Verdict::Signaled { .. }
             | Verdict::TimedOut { .. }
+            | Verdict::ProbeTimedOut { .. }
             | Verdict::StartFailed { .. }
             | Verdict::PodNotFound
             | Verdict::PodTerminating
@@ -113,6 +122,7 @@ impl Verdict {
             Verdict::Succeeded
             | Verdict::Exited { .. }
             | Verdict::TimedOut { .. }
+            | Verdict::ProbeTimedOut { .. }
             | Verdict::StartFailed { .. }
             | Verdict::PodNotFound
             | Verdict::PodTerminating
@@ -135,6 +145,15 @@ impl Verdict {
                 format!("the handler ran longer than its timeout of {seconds} s and was killed"),
                 survivors,
             ),
+            Verdict::ProbeTimedOut { seconds, last } => match last {
+                Some(last) => {
+                    format!("the probe did not succeed within {seconds} s; last: {last}")
+                }
+                None => format!(
+                    "the probe did not succeed within {seconds} s; it was never tried, because its \
+                     initial delay is longer than what the handler left of the time"
+                ),
+            },
             Verdict::StartFailed { message } => {
                 format!("the handler could not be started: {message}")
             }
@@ -180,6 +199,10 @@ mod tests {
                 seconds: 1,
                 survivors: vec![],
             },
+            Verdict::ProbeTimedOut {
+                seconds: 1,
+                last: None,
+            },
             Verdict::StartFailed {
                 message: "no such file".into(),
             },
@@ -207,6 +230,19 @@ mod tests {
             );
         }
         assert_eq!(Verdict::Succeeded.error_type(), None);
+    }
+
+    #[test]
+    fn a_probe_that_timed_out_is_a_timeout_that_tells_what_it_said_last() {
+        let verdict = Verdict::ProbeTimedOut {
+            seconds: 5,
+            last: Some("HTTP 503".into()),
+        };
+        assert_eq!(verdict.error_type(), Some("HandlerTimeout"));
+        assert_eq!(
+            verdict.message(),
+            "the probe did not succeed within 5 s; last: HTTP 503"
+        );
     }
 
     #[test]

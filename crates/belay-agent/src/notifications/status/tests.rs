@@ -29,7 +29,7 @@ fn handlers() -> Handlers {
         ]},
     }))
     .unwrap();
-    Handlers::of(&pod, "lock").unwrap()
+    Handlers::of(&pod, "192.0.2.7", "lock").unwrap()
 }
 
 fn record(outcomes: &[(&str, bool, Verdict)]) -> Record {
