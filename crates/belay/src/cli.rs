@@ -163,6 +163,15 @@ Example:
   belay crds | kubectl apply -f -")]
     Crds,
 
+    /// Print everything that a stock cluster needs: definitions, roles, policies, agents, controller
+    #[command(after_help = "\
+Examples:
+  belay manifests --image registry.example.com/belay:0.1.0 | kubectl apply -f -
+  belay manifests --executor controller     where no agent may be installed: it promises less
+
+--namespace chooses where the roles run [default: belay-system].")]
+    Manifests(ManifestsArgs),
+
     /// Print a completion script for a shell
     #[command(after_help = "\
 Example:
@@ -254,6 +263,25 @@ pub(crate) struct AgentArgs {
     pub max_actions: u16,
     #[command(flatten)]
     pub gates: Gates,
+}
+
+/// Who runs what notifications ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Executor {
+    /// The agents on the nodes
+    Agent,
+    /// This controller, over pods/exec, where no agent may be installed: it promises less
+    Controller,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ManifestsArgs {
+    /// Image of belay that the nodes can pull [default: belay, in this version]
+    #[arg(long, value_name = "IMAGE")]
+    pub image: Option<String>,
+    /// Who runs what notifications ask for
+    #[arg(long, value_name = "EXECUTOR", default_value = "agent")]
+    pub executor: Executor,
 }
 
 #[derive(Debug, Args)]

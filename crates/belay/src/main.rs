@@ -19,6 +19,7 @@ mod format;
 mod get;
 mod kind;
 mod log;
+mod manifests;
 mod notify;
 mod place;
 mod roles;
@@ -70,6 +71,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
             }
             Ok(Exit::Done)
         }
+        Command::Manifests(args) => manifests::run(global.namespace.as_deref(), &args),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "belay", &mut script);

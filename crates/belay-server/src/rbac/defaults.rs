@@ -79,8 +79,7 @@ fn view() -> Vec<PolicyRule> {
     ]
 }
 
-/// Runs workloads. Who may create pods and exec into them may do anything that a notifier could,
-/// so the right to trigger notifiers takes nothing back and is part of it.
+/// Runs workloads, and writes notifications; which notifiers they may trigger is said apart.
 fn edit() -> Vec<PolicyRule> {
     let core = ["configmaps", "events", "pods", "secrets", "serviceaccounts"];
     let mut rules = view();
@@ -92,17 +91,18 @@ fn edit() -> Vec<PolicyRule> {
         PolicyRule::on(&["coordination.k8s.io"], &["leases"], READ),
         PolicyRule::on(&["coordination.k8s.io"], &["leases"], WRITE),
         PolicyRule::on(OWN, OWN_KINDS, WRITE),
-        PolicyRule::on(OWN, &[NOTIFIERS], &[NOTIFY]),
-        PolicyRule::on(OWN, &["hookactions"], &["run"]),
     ]);
     rules
 }
 
-/// Besides running workloads, shares the rights in a namespace with others.
+/// Besides running workloads, shares the rights in a namespace with others: also the right to
+/// trigger what is declared there, which it could not hand on without having it.
 fn admin() -> Vec<PolicyRule> {
     let kinds = ["roles", "rolebindings"];
     let mut rules = edit();
     rules.extend([
+        PolicyRule::on(OWN, &[NOTIFIERS], &[NOTIFY]),
+        PolicyRule::on(OWN, &["hookactions"], &["run"]),
         PolicyRule::on(&[GROUP], &kinds, READ),
         PolicyRule::on(&[GROUP], &kinds, WRITE),
         PolicyRule::on(
@@ -224,7 +224,7 @@ mod tests {
             ("get", "", "secrets", false, true, true),
             ("create", "", "pods", false, true, true),
             ("create", "", "pods/exec", false, true, true),
-            ("notify", own, "notifiers", false, true, true),
+            ("notify", own, "notifiers", false, false, true),
             ("create", own, "podnotifications", false, true, true),
             ("create", GROUP, "rolebindings", false, false, true),
             ("escalate", GROUP, "roles", false, false, false),

@@ -140,12 +140,15 @@ async fn the_built_in_roles_are_there_and_come_back() {
         .refused(403, "Forbidden");
     vera.get(ROLES).await.refused(403, "Forbidden");
     let ed = h.of(user("ed"));
-    ed.post(NOTIFICATIONS, &trigger).await.ok();
+    ed.post(NOTIFICATIONS, &trigger)
+        .await
+        .refused(403, "Forbidden");
     ed.post(ROLES, &role("r", &[]))
         .await
         .refused(403, "Forbidden");
     // An administrator of a namespace hands out what they have, there.
     let ada = h.of(user("ada"));
+    ada.post(NOTIFICATIONS, &trigger).await.ok();
     ada.post(ROLES, &role("flush", &may_trigger("flush")))
         .await
         .ok();
