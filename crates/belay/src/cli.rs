@@ -163,7 +163,7 @@ Example:
   belay crds | kubectl apply -f -")]
     Crds,
 
-    /// Print everything that a stock cluster needs: definitions, roles, policies, agents, controller
+    /// Print everything that a stock cluster needs to run Belay
     #[command(after_help = "\
 Examples:
   belay manifests --image registry.example.com/belay:0.1.0 | kubectl apply -f -
