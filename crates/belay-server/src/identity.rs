@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::RwLock;
 use std::time::SystemTime;
 
+use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
@@ -209,6 +210,15 @@ impl Tokens {
             uuid::Uuid::new_v4().simple(),
             uuid::Uuid::new_v4().simple()
         );
+        // Another may be making one at the same moment; the file is read and replaced by one at a
+        // time. The lock ends with its file.
+        let lock = fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(self.path.with_extension("lock"))?;
+        flock(&lock, FlockOperation::LockExclusive)?;
         let mut all = match read(&self.path) {
             Ok(all) => all,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => BTreeMap::new(),
@@ -286,6 +296,23 @@ mod tests {
         let new = tokens.create(&Identity::user("ann", &[])).unwrap();
         assert_eq!(tokens.identify(&old), None);
         assert_eq!(tokens.identify(&new), Some(Identity::user("ann", &[])));
+    }
+
+    #[test]
+    fn tokens_made_at_the_same_time_are_all_known() {
+        let dir = tempfile::tempdir().unwrap();
+        let make = |n: usize| {
+            let who = Identity::user(&format!("u{n}"), &[]);
+            (Tokens::at(dir.path()).create(&who).unwrap(), who)
+        };
+        let made: Vec<(String, Identity)> = std::thread::scope(|scope| {
+            let makers: Vec<_> = (0..8).map(|n| scope.spawn(move || make(n))).collect();
+            makers.into_iter().map(|m| m.join().unwrap()).collect()
+        });
+        let server = Tokens::at(dir.path());
+        for (token, who) in made {
+            assert_eq!(server.identify(&token), Some(who));
+        }
     }
 
     #[test]
