@@ -21,6 +21,7 @@ pub mod pod;
 pub mod policies;
 pub mod protobuf;
 pub mod quantity;
+pub mod rbac;
 pub mod reasons;
 pub mod rules;
 pub mod schema;

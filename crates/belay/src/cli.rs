@@ -154,7 +154,7 @@ Examples:
   belay agent --mode=companion --node-name n1 --data-dir /var/lib/belay-companion")]
     Agent(AgentArgs),
 
-    /// Make credentials for nodes
+    /// Make credentials for users and nodes
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Token(TokenArgs),
 
@@ -177,6 +177,15 @@ Example:
 Example:
   belay crds | kubectl apply -f -")]
     Crds,
+
+    /// Print everything that a stock cluster needs to run Belay
+    #[command(after_help = "\
+Examples:
+  belay manifests --image registry.example.com/belay:0.1.0 | kubectl apply -f -
+  belay manifests --executor controller     where no agent may be installed: it promises less
+
+--namespace chooses where the roles run [default: belay-system].")]
+    Manifests(ManifestsArgs),
 
     /// Print a completion script for a shell
     #[command(after_help = "\
@@ -320,6 +329,16 @@ pub(crate) struct ClusterArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct ManifestsArgs {
+    /// Image of belay that the nodes can pull [default: belay, in this version]
+    #[arg(long, value_name = "IMAGE")]
+    pub image: Option<String>,
+    /// Who runs what notifications ask for
+    #[arg(long, value_name = "EXECUTOR", default_value = "agent")]
+    pub executor: Executor,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct Gates {
     /// Switch features, as Name=bool,...: ContainerNotifier, ContainerStopSignals,
     /// PodLifecycleSleepAction [default: all on]
@@ -335,16 +354,27 @@ pub(crate) struct TokenArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TokenCommand {
-    /// Print a kubeconfig with which a node joins
+    /// Print a kubeconfig with which a node joins, or for a user
     #[command(after_help = "\
-Example:
+Examples:
   belay token create --node n1 > n1.kubeconfig
+  belay token create --user ann --group ops > ann.kubeconfig
+  kubectl create rolebinding ann-views --clusterrole=view --user=ann
 
-Works while a server runs on the data directory. Whoever has the file is that node; keep it secret.")]
+Works while a server runs on the data directory. Whoever has the file is that node or user; keep it
+secret. A new token takes the place of the older ones of the same node or user. A user may do what
+roles give to its name and groups, and nothing before a role is bound.")]
+    #[command(group = clap::ArgGroup::new("who").required(true).args(["node", "user"]))]
     Create {
         /// Name of the node
         #[arg(long, value_name = "N", value_parser = node_name)]
-        node: String,
+        node: Option<String>,
+        /// Name of the user
+        #[arg(long, value_name = "NAME")]
+        user: Option<String>,
+        /// A group of the user; may be repeated
+        #[arg(long = "group", value_name = "G", requires = "user")]
+        groups: Vec<String>,
         /// The server's data directory [default: /var/lib/belay for root, else ~/.local/state/belay]
         #[arg(long, value_name = "DIR")]
         data_dir: Option<PathBuf>,
