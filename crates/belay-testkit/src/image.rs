@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::Context;
-use serde_json::json;
+use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 /// What pods' sandboxes run.
@@ -19,13 +19,17 @@ pub const BUSYBOX: &str = "belay.test/busybox:1";
 /// The program under test, for the roles that run as pods.
 pub const BELAY: &str = "belay.test/belay:1";
 
+/// What does nothing for long enough.
+const SLEEP: [&str; 2] = ["/bin/sleep", "2147483647"];
+
 const BUSYBOX_PROGRAM: &str = "/bin/busybox";
 
 /// A directory that becomes an image's only layer.
 #[derive(Debug)]
 pub struct Image {
     root: tempfile::TempDir,
-    tags: Vec<(String, Vec<String>)>,
+    /// Names, each with how it starts in the words of an image's configuration.
+    tags: Vec<(String, Value)>,
     environment: Vec<String>,
 }
 
@@ -63,8 +67,8 @@ impl Image {
             environment: vec!["PATH=/bin".to_owned()],
         };
         Ok(image
-            .tag(PAUSE, &["/bin/sleep", "2147483647"])
-            .tag(BUSYBOX, &["/bin/sleep", "2147483647"]))
+            .tag(PAUSE, json!({"Cmd": SLEEP}))
+            .tag(BUSYBOX, json!({"Cmd": SLEEP})))
     }
 
     /// Puts `NAME=value` into the environment of every process.
@@ -92,12 +96,11 @@ impl Image {
         let target = image.root.path().join("bin").join(name);
         fs::copy(program, &target)?;
         let entry = format!("/bin/{}", name.display());
-        Ok(image.tag(tag, &[&entry]))
+        Ok(image.tag(tag, json!({"Entrypoint": [entry]})))
     }
 
-    fn tag(mut self, tag: &str, command: &[&str]) -> Self {
-        let command = command.iter().map(|part| (*part).to_owned()).collect();
-        self.tags.push((tag.to_owned(), command));
+    fn tag(mut self, tag: &str, start: Value) -> Self {
+        self.tags.push((tag.to_owned(), start));
         self
     }
 
@@ -108,11 +111,13 @@ impl Image {
         tar(self.root.path(), &layer, ".")?;
         let digest = hex(&Sha256::digest(fs::read(&layer)?));
         let mut manifest = Vec::new();
-        for (tag, command) in &self.tags {
+        for (tag, start) in &self.tags {
+            let mut start = start.clone();
+            start["Env"] = json!(self.environment);
             let config = serde_json::to_vec(&json!({
                 "architecture": if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" },
                 "os": "linux",
-                "config": {"Cmd": command, "Env": self.environment},
+                "config": start,
                 "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{digest}")]},
                 "history": [],
             }))?;
