@@ -2,6 +2,7 @@
 
 mod age;
 mod nodes;
+mod notifications;
 mod plain;
 mod podnotifications;
 mod pods;
@@ -197,6 +198,7 @@ static KINDS: &[&Kind] = &[
     &plain::CONFIG_MAPS,
     &plain::LEASES,
     &podnotifications::POD_NOTIFICATIONS,
+    &notifications::NOTIFICATIONS,
 ];
 
 /// The kinds this server serves, given its gates.

@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context, bail, ensure};
 
 use crate::{
-    image,
+    image::{self, Image},
     kubelet::Kubelet,
     reaper::{DIRECTORY_VARIABLE, Reaper},
 };
@@ -110,9 +110,10 @@ impl Containerd {
             reaper: Some(reaper),
         };
         fs::write(containerd.dir.join("config.toml"), containerd.config())?;
-        fs::create_dir_all(containerd.dir.join("image"))?;
-        let marks = [containerd.mark()];
-        let image = image::build(&containerd.dir.join("image"), &marks)?;
+        let image = containerd.dir.join("image.tar");
+        Image::busybox()?
+            .environment(containerd.mark())
+            .archive(&image)?;
         containerd.start_again().await?;
         containerd.ctr(&[
             "--namespace=k8s.io",
@@ -244,7 +245,7 @@ impl Containerd {
 
     fn config(&self) -> String {
         let dir = self.dir.display();
-        let image = image::BUSYBOX;
+        let image = image::PAUSE;
         // The oldest form, which newer ones read as well. Not every machine allows to change the
         // OOM score, and none of what tests do needs it.
         format!(

@@ -18,6 +18,7 @@
 
 pub mod binary;
 pub mod build;
+pub mod cluster;
 pub mod containerd;
 pub mod image;
 pub mod instance;
@@ -27,14 +28,20 @@ pub mod processes;
 pub mod reaper;
 pub mod rest;
 pub mod skip;
+pub mod stage;
 pub mod wait;
 
-pub use build::{Handler, NotificationBuilder, PodBuilder, exec, notification, pod, signal};
+pub use build::{
+    FanoutBuilder, Handler, NotificationBuilder, PodBuilder, exec, fanout, notification, pod,
+    signal,
+};
+pub use cluster::{Cluster, Part};
 pub use containerd::Containerd;
 pub use instance::{Builder, Instance};
 pub use kubectl::Kubectl;
 pub use kubelet::{ContainerSpec, Kubelet, PodSpec};
 pub use rest::{Reply, Rest};
+pub use stage::Stage;
 pub use wait::{eventually, eventually_within, lines, until_file};
 
 /// Where pods of the namespace that tests use are found.
@@ -45,3 +52,5 @@ pub const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 pub const EVENTS: &str = "/api/v1/namespaces/default/events";
 /// Where its notifications are found.
 pub const NOTIFICATIONS: &str = "/apis/apps.k8s.io/v1alpha1/namespaces/default/podnotifications";
+/// Where its notifications of many pods are found.
+pub const FANOUTS: &str = "/apis/apps.k8s.io/v1alpha1/namespaces/default/notifications";

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::handler::Handler;
+use super::verify::Handled;
 use crate::clock::wall_millis;
 use crate::context::Context;
 use crate::crash;
@@ -35,11 +36,11 @@ pub(crate) struct Sight {
     pub(crate) running: Option<Box<dyn Running>>,
 }
 
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(100);
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// Whether this incarnation still runs. A runtime that cannot tell is asked again.
-async fn runs(context: &Context, id: &ContainerId) -> bool {
+pub(super) async fn runs(context: &Context, id: &ContainerId) -> bool {
     let mut pause = FIRST_PAUSE;
     loop {
         match context.runtime.is_running(id).await {
@@ -88,12 +89,27 @@ pub(crate) async fn find(
     let (trace, running) = match found {
         Found::NeverStarted => (Trace::NeverStarted, None),
         Found::Running(running) => (Trace::Running, Some(running)),
+        // The handler is done, the attempt is not.
+        Found::Ended(report)
+            if report.outcome == belay_action::Outcome::Succeeded
+                && handler.is_some_and(|handler| handler.probe.is_some()) =>
+        {
+            let handled: Box<dyn Running> = Box::new(Handled(report));
+            (Trace::Running, Some(handled))
+        }
         Found::Ended(report) => (
             Trace::Ended(settled(context, id, report, handler).await),
             None,
         ),
         Found::Lost => (Trace::Lost, None),
     };
+    // Nobody goes on with the probe of an attempt that is lost.
+    if matches!(trace, Trace::Lost)
+        && handler.is_none_or(|handler| handler.probe.is_some())
+        && let Ok(target) = context.runtime.target(id).await
+    {
+        belay_action::probe::clear(&*target, attempt).await;
+    }
     Sight {
         trace,
         same_incarnation: runs(context, id).await,
@@ -399,6 +415,7 @@ mod tests {
             },
             timeout: Duration::from_secs(2),
             output,
+            probe: None,
         }
     }
 
