@@ -80,6 +80,8 @@ struct Shared {
     program: PathBuf,
     boot_id: String,
     attempts: Attempts,
+    /// Held while a container's directory is made.
+    making: Mutex<()>,
     known: Mutex<HashMap<ContainerId, Arc<Container>>>,
 }
 
@@ -119,6 +121,7 @@ impl CriRuntime {
             program,
             boot_id,
             attempts: Attempts::default(),
+            making: Mutex::default(),
             known: Mutex::default(),
         });
         sweep(Arc::clone(&shared)).await;
@@ -139,6 +142,7 @@ impl CriRuntime {
                 program: shared.program.clone(),
                 boot_id: shared.boot_id.clone(),
                 attempts: shared.attempts.clone(),
+                making: Mutex::default(),
                 known: Mutex::default(),
             }),
         }

@@ -273,3 +273,30 @@ async fn a_container_that_ends_takes_its_execs_along() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_hundred_execs_at_once_in_one_container_all_end() {
+    on_each(async |bench| {
+        let (_, target) = bench.sleeper().await;
+        let mut all = tokio::task::JoinSet::new();
+        for number in 0..100 {
+            let target = std::sync::Arc::clone(&target);
+            all.spawn(async move {
+                let script = format!("echo {number}; exit {}", number % 7);
+                let request = exec(&format!("a{number}"), &script, LONG);
+                let mut running = target.start(&request).await.unwrap();
+                (number, soon(running.wait()).await.unwrap())
+            });
+        }
+        while let Some(done) = all.join_next().await {
+            let (number, report) = done.unwrap();
+            assert_eq!(report.output, format!("{number}\n"));
+            let expected = match number % 7 {
+                0 => Outcome::Succeeded,
+                code => Outcome::Exited { code },
+            };
+            assert_eq!(report.outcome, expected);
+        }
+    })
+    .await;
+}

@@ -6,38 +6,12 @@ mod cri;
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
-use belay_action::{Found, Outcome, Target, TargetError};
+use belay_action::{Found, Outcome, TargetError};
 use belay_runtime::{Containers, CriRuntime, RuntimeError};
 use belay_testkit::ContainerSpec;
 use cri::*;
-
-/// A second agent on the same directory, while the first still runs in this process: what it finds
-/// is what the first has left outside of its memory.
-async fn another(bench: &Bench, pod: &Pod) -> Arc<dyn Target> {
-    let runtime = CriRuntime::connect(&bench.endpoint, &bench.state)
-        .await
-        .unwrap();
-    runtime.target(&pod.id).await.unwrap()
-}
-
-#[tokio::test]
-async fn a_restarted_agent_follows_what_runs_to_its_real_end() {
-    on_each(async |bench| {
-        let (pod, target) = bench.sleeper().await;
-        let script = "echo before; while ! [ -e /tmp/go ]; do sleep 0.05; done; echo after; exit 7";
-        target.start(&exec("a1", script, LONG)).await.unwrap();
-        let target = another(&bench, &pod).await;
-        let mut running = found_running(&target, "a1").await;
-        run(&target, "a2", "touch /tmp/go").await;
-        let report = soon(running.wait()).await.unwrap();
-        assert_eq!(report.outcome, Outcome::Exited { code: 7 });
-        assert_eq!(report.output, "before\nafter\n");
-    })
-    .await;
-}
 
 /// Runs what only an agent's end can leave behind: the first agent is a runtime that is shut down
 /// with everything it was doing.
@@ -54,6 +28,28 @@ fn with_an_agent_that_dies<T: Send>(work: impl AsyncFnOnce() -> T + Send) -> T {
         });
         agent.join().unwrap()
     })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restarted_agent_follows_what_runs_to_its_real_end() {
+    on_each(async |bench| {
+        let (pod, _) = bench.sleeper().await;
+        let script = "echo before; while ! [ -e /tmp/go ]; do sleep 0.05; done; echo after; exit 7";
+        with_an_agent_that_dies(async || {
+            let runtime = CriRuntime::connect(&bench.endpoint, &bench.state)
+                .await
+                .unwrap();
+            let target = runtime.target(&pod.id).await.unwrap();
+            target.start(&exec("a1", script, LONG)).await.unwrap();
+        });
+        let target = bench.target(&pod).await;
+        let mut running = found_running(&target, "a1").await;
+        run(&target, "a2", "touch /tmp/go").await;
+        let report = soon(running.wait()).await.unwrap();
+        assert_eq!(report.outcome, Outcome::Exited { code: 7 });
+        assert_eq!(report.output, "before\nafter\n");
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -130,7 +126,7 @@ async fn a_deadline_that_passed_while_there_was_no_agent_is_kept_by_the_next() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_never_started_is_told_from_what_is_lost() {
-    on_each(async |bench| {
+    on_each(async |mut bench| {
         let (pod, target) = bench.sleeper().await;
         let found = target.find(&attempt("unheard-of")).await.unwrap();
         assert!(matches!(found, Found::NeverStarted), "{found:?}");
@@ -146,7 +142,8 @@ async fn what_never_started_is_told_from_what_is_lost() {
                 let from = bench.exec_dir(&pod.id, "a0").join("starting");
                 fs::copy(from, dir.join("starting")).unwrap();
             }
-            let target = another(&bench, &pod).await;
+            bench.reopen().await;
+            let target = bench.target(&pod).await;
             for _ in 0..2 {
                 let found = target.find(&attempt(name)).await.unwrap();
                 assert_eq!(format!("{found:?}"), expected);

@@ -15,7 +15,7 @@ use belay_api::gates::{Feature, FeatureGates};
 use belay_controllers::Controllers;
 use belay_controllers::election::{self, Candidate};
 use belay_core::election::Times;
-use belay_runtime::{Containers, RecordedPods};
+use belay_runtime::{Containers, CriRuntime, RecordedPods};
 use kube::Client;
 
 use crate::cli::{AgentArgs, ClusterArgs, ControllerArgs, Executor, Global};
@@ -168,8 +168,7 @@ async fn starts(
 type Cri = (Arc<dyn Containers>, Arc<dyn RecordedPods>);
 
 /// The container runtime behind its socket.
-async fn cri(endpoint: &str, _state_dir: &Path) -> anyhow::Result<Cri> {
-    Err(usage(format!(
-        "the container runtime at {endpoint} cannot be used by this version"
-    )))
+async fn cri(endpoint: &str, state_dir: &Path) -> anyhow::Result<Cri> {
+    let runtime = CriRuntime::connect(endpoint, state_dir).await?;
+    Ok((Arc::new(runtime.clone()), Arc::new(runtime)))
 }

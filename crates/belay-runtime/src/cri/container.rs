@@ -8,7 +8,7 @@ use belay_shim::clock::Wall;
 use belay_shim::instance::Started;
 use belay_shim::proc::Process;
 use serde_json::Value;
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
 use tonic::Code;
 
 use super::client::{CONTAINER_NAME, Client, POD_UID};
@@ -21,6 +21,10 @@ use crate::{RuntimeError, identity};
 const LOOKS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// How many execs are started at once in one container. containerd's shim starts one after the other
+/// anyway, and that of containerd 1.6 nearly stops when dozens are waiting in it.
+const STARTS: usize = 4;
+
 /// One incarnation.
 #[derive(Debug)]
 pub(crate) struct Container {
@@ -29,6 +33,7 @@ pub(crate) struct Container {
     pub(crate) first: Option<Started>,
     /// How the first process was started, once somebody has asked.
     process: OnceCell<Value>,
+    starts: Semaphore,
 }
 
 impl Container {
@@ -62,6 +67,7 @@ impl Container {
                 },
                 first,
                 process: OnceCell::new(),
+                starts: Semaphore::new(STARTS),
             };
             if status.state() != ContainerState::ContainerRunning {
                 return Ok(container(None));
@@ -89,6 +95,12 @@ impl Container {
     pub(crate) fn is_running(&self, boot_id: &str) -> bool {
         let first = self.first.as_ref();
         first.is_some_and(|first| identity::handle(first, boot_id).is_some())
+    }
+
+    /// Waits for a turn to start an exec.
+    pub(crate) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+        // Nobody closes it.
+        self.starts.acquire().await.ok()
     }
 
     /// How the first process was started.

@@ -11,7 +11,7 @@
 //! is on disk. Deleting it also ends the collector of its output, which has then written it.
 
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use belay_action::{AttemptId, ExecRequest, Report, TargetError};
@@ -88,6 +88,7 @@ impl Exec {
             &self.name.container,
             self.attempt.as_str(),
         );
+        let _turn = self.container.turn().await;
         if !self.make_traces().await? {
             return Err(TargetError::Exists {
                 attempt: self.attempt.clone(),
@@ -123,7 +124,9 @@ impl Exec {
     async fn make_traces(&self) -> Result<bool, TargetError> {
         let (shared, traces) = (Arc::clone(&self.shared), self.traces.clone());
         let made = blocking(move || {
+            let making = shared.making.lock().unwrap_or_else(PoisonError::into_inner);
             let new = traces.container().prepare(&shared.boot_id)?;
+            drop(making);
             Ok((new, traces.make()?))
         });
         let (new, made) = made
