@@ -25,10 +25,12 @@
 
 mod containers;
 mod pod;
+mod pods_exec;
 mod process;
 
 pub use containers::{Containers, RecordedContainer, RecordedPod, RecordedPods};
 pub use pod::{
     ContainerConfig, ContainerState, ContainerStatus, Exit, ExitReason, PodRuntime, RuntimeError,
 };
+pub use pods_exec::{ApiPod, PodsExec};
 pub use process::ProcessRuntime;

@@ -108,6 +108,13 @@ pub enum RuntimeError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// The API server does not answer, or refuses.
+    #[error("the API server did not answer for pod {pod}")]
+    Api {
+        pod: String,
+        #[source]
+        source: Box<kube::Error>,
+    },
     #[error("cannot {what} {}", path.display())]
     Io {
         what: &'static str,
