@@ -88,9 +88,9 @@ impl PodsExec {
         let pod = api
             .get_opt(name)
             .await
-            .map_err(|source| RuntimeError::Api {
-                pod: format!("{namespace}/{name}"),
-                source: Box::new(source),
+            .map_err(|error| RuntimeError::Call {
+                what: "read the pod from the API server",
+                problem: error.to_string(),
             })?;
         let Some(pod) = pod.filter(|pod| pod.uid() == uid) else {
             return Ok(None);

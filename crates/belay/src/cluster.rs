@@ -9,6 +9,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use belay_api::CONTROLLER;
@@ -16,7 +17,7 @@ use belay_api::gates::{Feature, FeatureGates};
 use belay_controllers::Controllers;
 use belay_controllers::election::{self, Candidate};
 use belay_core::election::Times;
-use belay_runtime::{Containers, RecordedPods};
+use belay_runtime::CriRuntime;
 use kube::Client;
 use tokio_util::sync::CancellationToken;
 
@@ -29,6 +30,9 @@ use crate::place;
 use crate::protection;
 use crate::roles::Roles;
 use crate::signals::Interrupts;
+
+/// How long to wait for a container runtime that does not answer.
+const RUNTIME_RETRY: Duration = Duration::from_secs(1);
 
 /// `belay controller`.
 pub(crate) async fn controller(global: &Global, args: ControllerArgs) -> anyhow::Result<Exit> {
@@ -141,14 +145,14 @@ pub(crate) async fn companion(global: &Global, args: AgentArgs) -> anyhow::Resul
         }
         let runtime = tokio::select! {
             () = stop.cancelled() => return Ok(()),
-            runtime = cri(&args.runtime_endpoint, &data_dir) => runtime?,
+            runtime = cri(&args.runtime_endpoint, &data_dir) => Arc::new(runtime),
         };
         let config = belay_agent::Companion {
             node_name: name,
             data_dir,
             client,
-            containers: runtime.0,
-            pods: runtime.1,
+            containers: Arc::clone(&runtime) as _,
+            pods: runtime,
             gates,
             lease_namespace: args.cluster.lease_namespace,
             max_actions: usize::from(args.max_actions),
@@ -193,11 +197,21 @@ async fn starts(
     }
 }
 
-type Cri = (Arc<dyn Containers>, Arc<dyn RecordedPods>);
-
-/// The container runtime behind its socket.
-async fn cri(endpoint: &str, _state_dir: &Path) -> anyhow::Result<Cri> {
-    Err(usage(format!(
-        "the container runtime at {endpoint} cannot be used by this version"
-    )))
+/// The container runtime behind its socket, waited for until it answers: at boot it may come later.
+async fn cri(endpoint: &str, state_dir: &Path) -> CriRuntime {
+    let mut complained = false;
+    loop {
+        match CriRuntime::connect(endpoint, state_dir).await {
+            Ok(runtime) => return runtime,
+            Err(error) => {
+                if !std::mem::replace(&mut complained, true) {
+                    let error = anyhow::Error::new(error);
+                    tracing::warn!(
+                        "{error:#}; trying again. The socket is chosen with --runtime-endpoint"
+                    );
+                }
+                tokio::time::sleep(RUNTIME_RETRY).await;
+            }
+        }
+    }
 }
