@@ -12,6 +12,7 @@
 
 pub mod crd;
 pub mod decode;
+pub mod fanout;
 pub mod field;
 pub mod gates;
 pub mod metadata;
@@ -20,6 +21,7 @@ pub mod pod;
 pub mod policies;
 pub mod protobuf;
 pub mod quantity;
+pub mod rbac;
 pub mod reasons;
 pub mod rules;
 pub mod schema;

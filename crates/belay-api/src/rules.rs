@@ -13,11 +13,14 @@
 
 mod config_map;
 mod event;
+mod fanout;
 mod lease;
 mod namespace;
 mod node;
 mod notification;
 mod pod;
+mod rbac;
+mod selector;
 
 use serde_json::Value;
 
@@ -71,11 +74,16 @@ pub trait Rules: Send + Sync + std::fmt::Debug {
 
 pub const POD: &dyn Rules = &pod::PodRules;
 pub const POD_NOTIFICATION: &dyn Rules = &notification::PodNotificationRules;
+pub const NOTIFICATION: &dyn Rules = &fanout::NotificationRules;
 pub const NAMESPACE: &dyn Rules = &namespace::NamespaceRules;
 pub const NODE: &dyn Rules = &node::NodeRules;
 pub const EVENT: &dyn Rules = &event::EventRules;
 pub const CONFIG_MAP: &dyn Rules = &config_map::ConfigMapRules;
 pub const LEASE: &dyn Rules = &lease::LeaseRules;
+pub const ROLE: &dyn Rules = &rbac::RoleRules { namespaced: true };
+pub const CLUSTER_ROLE: &dyn Rules = &rbac::RoleRules { namespaced: false };
+pub const ROLE_BINDING: &dyn Rules = &rbac::BindingRules { namespaced: true };
+pub const CLUSTER_ROLE_BINDING: &dyn Rules = &rbac::BindingRules { namespaced: false };
 
 /// The object at a key, made if it is absent; `None` where something else is.
 pub(crate) fn object_at<'a>(

@@ -7,7 +7,7 @@ mod field;
 mod label;
 
 pub use field::{FieldOperator, FieldRequirement, FieldSelector};
-pub use label::{LabelRequirement, LabelSelector, Operator};
+pub use label::{Inexpressible, LabelRequirement, LabelSelector, Operator};
 
 /// Why a selector was not understood.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
@@ -49,4 +49,6 @@ pub enum RequirementError {
         "values[0]: Invalid value: {0:?}: for 'Gt', 'Lt' operators, the value must be an integer"
     )]
     NotAnInteger(String),
+    #[error("operator: Invalid value: {0:?}: not a valid selector operator")]
+    Operator(String),
 }

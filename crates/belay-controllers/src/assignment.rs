@@ -125,7 +125,12 @@ fn settled(object: &PodNotification, pod: Option<&Pod>, now: Timestamp) -> Settl
         terminating: pod.is_terminating(),
         declares: pod.declares(&spec.notifier),
     });
-    match resolve(&spec.pod_name, &spec.notifier, facts) {
+    match resolve(
+        &spec.pod_name,
+        spec.pod_uid.as_deref(),
+        &spec.notifier,
+        facts,
+    ) {
         Resolution::Assign { node, pod_uid } => Settled {
             status: PodNotificationStatus::assigned(node, pod_uid),
             warning: None,
@@ -199,7 +204,7 @@ async fn write(
     info!(namespace, name, outcome = settled.outcome, "resolved");
     controllers.metrics.assigned(settled.outcome);
     if let Some((reason, message)) = settled.warning {
-        let event = event::warning(&written, reason, "Assigning", message, now);
+        let event = event::about(&written, reason, "Assigning", message, now);
         event::tell(&controllers.client, &event).await;
     }
     Ok(())

@@ -1,24 +1,30 @@
 //! Events that the controllers tell of notifications.
 
-use belay_api::CONTROLLER;
-use belay_api::notification::PodNotification;
+use belay_api::{CONTROLLER, reasons};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
 use kube::api::{Api, PostParams};
-use kube::{Client, Resource as _, ResourceExt as _};
+use kube::{Client, Resource, ResourceExt as _};
 use tracing::debug;
 
-/// A warning about a notification.
-pub(crate) fn warning(
-    object: &PodNotification,
+/// An event about an object; a warning, unless it tells of a success.
+pub(crate) fn about<K>(
+    object: &K,
     reason: &str,
     action: &str,
     message: String,
     now: Timestamp,
-) -> Event {
+) -> Event
+where
+    K: Resource<DynamicType = ()>,
+{
     let mut reference: ObjectReference = object.object_ref(&());
     reference.resource_version = None;
+    let type_ = match reason {
+        reasons::NOTIFICATION_SUCCEEDED => "Normal",
+        _ => "Warning",
+    };
     Event {
         metadata: ObjectMeta {
             // As upstream names events: the object, and the time in hex.
@@ -27,7 +33,7 @@ pub(crate) fn warning(
             ..ObjectMeta::default()
         },
         involved_object: reference,
-        type_: Some("Warning".to_owned()),
+        type_: Some(type_.to_owned()),
         reason: Some(reason.to_owned()),
         message: Some(message),
         action: Some(action.to_owned()),

@@ -11,8 +11,9 @@
 //! Long-running tasks, all of them in [`Controllers::run`]: [`expiry`] ends what nobody will end (a
 //! PodNotification that no agent claimed before its deadline, one whose executor was lost after the
 //! claim, and, where its spec asks for it, one that finished long enough ago to be collected);
-//! [`assignment`] settles who is to act on a new PodNotification. Where several replicas run,
-//! [`election`] lets one of them act.
+//! [`assignment`] settles who is to act on a new PodNotification; [`fanout`] carries out
+//! Notifications, one PodNotification for each pod. Where several replicas run, [`election`] lets
+//! one of them act.
 //!
 //! **Invariant:** every write carries the resource version of the object the decision was made on,
 //! so a claim or a result that comes at the same moment wins.
@@ -27,6 +28,7 @@ pub mod assignment;
 pub mod election;
 mod event;
 pub mod expiry;
+pub mod fanout;
 mod metrics;
 mod reconnect;
 mod watching;
@@ -72,7 +74,8 @@ impl Controllers {
     pub async fn run(self, shutdown: CancellationToken) {
         futures::join!(
             Box::pin(expiry::run(self.clone(), shutdown.clone())),
-            Box::pin(assignment::run(self, shutdown)),
+            Box::pin(assignment::run(self.clone(), shutdown.clone())),
+            Box::pin(fanout::run(self.client, shutdown)),
         );
     }
 }

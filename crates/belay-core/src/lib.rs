@@ -7,6 +7,7 @@
 //! ```
 //!
 //! - [`delivery`]: one PodNotification on the node that runs it: claim, journal, attempts, result.
+//! - [`fanout`]: one Notification: whom to notify next, and what came of those who were.
 //! - [`resolve`]: what a PodNotification comes to in the write that creates it.
 //! - [`clock`]: how late it may be on the server, seen from a node.
 //! - [`election`]: which of several controllers acts.
@@ -20,4 +21,5 @@
 pub mod clock;
 pub mod delivery;
 pub mod election;
+pub mod fanout;
 pub mod resolve;

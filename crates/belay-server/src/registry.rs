@@ -2,9 +2,11 @@
 
 mod age;
 mod nodes;
+mod notifications;
 mod plain;
 mod podnotifications;
 mod pods;
+mod roles;
 
 use std::time::Duration;
 
@@ -196,7 +198,12 @@ static KINDS: &[&Kind] = &[
     &plain::EVENTS,
     &plain::CONFIG_MAPS,
     &plain::LEASES,
+    &roles::ROLES,
+    &roles::ROLE_BINDINGS,
+    &roles::CLUSTER_ROLES,
+    &roles::CLUSTER_ROLE_BINDINGS,
     &podnotifications::POD_NOTIFICATIONS,
+    &notifications::NOTIFICATIONS,
 ];
 
 /// The kinds this server serves, given its gates.

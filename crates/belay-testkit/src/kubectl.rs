@@ -66,6 +66,14 @@ impl Kubectl {
         Ok(Self::of(instance).map(|kubectl| (instance, kubectl)))
     }
 
+    /// The same kubectl with other credentials.
+    pub fn with_kubeconfig(&self, kubeconfig: PathBuf) -> Self {
+        Self {
+            kubeconfig,
+            ..self.clone()
+        }
+    }
+
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command

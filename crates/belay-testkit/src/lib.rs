@@ -31,7 +31,10 @@ pub mod skip;
 pub mod stage;
 pub mod wait;
 
-pub use build::{Handler, NotificationBuilder, PodBuilder, exec, notification, pod, signal};
+pub use build::{
+    FanoutBuilder, Handler, NotificationBuilder, PodBuilder, exec, fanout, notification, pod,
+    signal,
+};
 pub use cluster::{Cluster, Part};
 pub use containerd::Containerd;
 pub use instance::{Builder, Instance};
@@ -49,3 +52,5 @@ pub const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 pub const EVENTS: &str = "/api/v1/namespaces/default/events";
 /// Where its notifications are found.
 pub const NOTIFICATIONS: &str = "/apis/apps.k8s.io/v1alpha1/namespaces/default/podnotifications";
+/// Where its notifications of many pods are found.
+pub const FANOUTS: &str = "/apis/apps.k8s.io/v1alpha1/namespaces/default/notifications";

@@ -107,11 +107,15 @@ Examples:
   belay notify reload pod/web
   belay notify flush-logs web-0 web-1 --timeout 30s
   belay notify lock pod/db --dry-run      which containers declare it, and what would run
+  belay notify reload -l app=web --parallelism 10 --max-failures 3
+  belay notify reload -l app=web --policy AllPods --no-wait    also pods that come later
 
-Exit codes: 0 every handler succeeded, 1 one failed, 3 no container declares the notifier.")]
+Ctrl-C cancels: what was created is deleted, which kills the handlers that run; with --keep they go on.
+
+Exit codes: 0 every handler succeeded, 1 one failed or it was cancelled, 2 wrong usage, 3 no pod matches or no container declares the notifier.")]
     Notify(NotifyArgs),
 
-    /// List objects: pn (podnotifications), pods, nodes
+    /// List objects: ntf (notifications), pn (podnotifications), pods, nodes
     #[command(after_help = "\
 Examples:
   belay get pn
@@ -123,6 +127,7 @@ Examples:
     #[command(after_help = "\
 Examples:
   belay describe pn/web-reload-x7k2p
+  belay describe ntf/notify-reload-k4m8z
   belay describe pod/web")]
     Describe(DescribeArgs),
 
@@ -149,7 +154,7 @@ Examples:
   belay agent --mode=companion --node-name n1 --data-dir /var/lib/belay-companion")]
     Agent(AgentArgs),
 
-    /// Make credentials for nodes
+    /// Make credentials for users and nodes
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Token(TokenArgs),
 
@@ -172,6 +177,15 @@ Example:
 Example:
   belay crds | kubectl apply -f -")]
     Crds,
+
+    /// Print everything that a stock cluster needs to run Belay
+    #[command(after_help = "\
+Examples:
+  belay manifests --image registry.example.com/belay:0.1.0 | kubectl apply -f -
+  belay manifests --executor controller     where no agent may be installed: it promises less
+
+--namespace chooses where the roles run [default: belay-system].")]
+    Manifests(ManifestsArgs),
 
     /// Print a completion script for a shell
     #[command(after_help = "\
@@ -315,6 +329,16 @@ pub(crate) struct ClusterArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct ManifestsArgs {
+    /// Image of belay that the nodes can pull [default: belay, in this version]
+    #[arg(long, value_name = "IMAGE")]
+    pub image: Option<String>,
+    /// Who runs what notifications ask for
+    #[arg(long, value_name = "EXECUTOR", default_value = "agent")]
+    pub executor: Executor,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct Gates {
     /// Switch features, as Name=bool,...: ContainerNotifier, ContainerStopSignals,
     /// PodLifecycleSleepAction [default: all on]
@@ -330,16 +354,27 @@ pub(crate) struct TokenArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TokenCommand {
-    /// Print a kubeconfig with which a node joins
+    /// Print a kubeconfig with which a node joins, or for a user
     #[command(after_help = "\
-Example:
+Examples:
   belay token create --node n1 > n1.kubeconfig
+  belay token create --user ann --group ops > ann.kubeconfig
+  kubectl create rolebinding ann-views --clusterrole=view --user=ann
 
-Works while a server runs on the data directory. Whoever has the file is that node; keep it secret.")]
+Works while a server runs on the data directory. Whoever has the file is that node or user; keep it
+secret. A new token takes the place of the older ones of the same node or user. A user may do what
+roles give to its name and groups, and nothing before a role is bound.")]
+    #[command(group = clap::ArgGroup::new("who").required(true).args(["node", "user"]))]
     Create {
         /// Name of the node
         #[arg(long, value_name = "N", value_parser = node_name)]
-        node: String,
+        node: Option<String>,
+        /// Name of the user
+        #[arg(long, value_name = "NAME")]
+        user: Option<String>,
+        /// A group of the user; may be repeated
+        #[arg(long = "group", value_name = "G", requires = "user")]
+        groups: Vec<String>,
         /// The server's data directory [default: /var/lib/belay for root, else ~/.local/state/belay]
         #[arg(long, value_name = "DIR")]
         data_dir: Option<PathBuf>,
@@ -362,26 +397,52 @@ pub(crate) struct NotifyArgs {
     /// Pods to notify: pod/NAME, or just NAME
     #[arg(value_name = "pod/NAME")]
     pub pods: Vec<String>,
-    /// Notify the pods that match a label selector
-    #[arg(short = 'l', long, value_name = "SELECTOR", hide = true)]
+    /// Notify the running pods that match a label selector
+    #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "pods")]
     pub selector: Option<String>,
+    /// Which pods: those there are now, or also those that come later [default: PreExistingPods]
+    #[arg(long, value_name = "P", requires = "selector", ignore_case = true)]
+    pub policy: Option<Policy>,
+    /// How many pods to notify at a time [default: all]
+    #[arg(long, value_name = "N", requires = "selector", value_parser = clap::value_parser!(i32).range(0..))]
+    pub parallelism: Option<i32>,
+    /// Notify no more pods after this many failures
+    #[arg(long, value_name = "N", requires = "selector", value_parser = clap::value_parser!(i32).range(1..))]
+    pub max_failures: Option<i32>,
     /// Nothing starts after this long, and the wait ends soon after: 30s, 2m, 1m30s [default: 60s]
     #[arg(long, value_name = "D", value_parser = duration)]
     pub timeout: Option<Duration>,
-    /// Only say which containers declare the notifier and what would run
+    /// Only say which containers declare the notifier and what would run; with -l also which rights are missing
     #[arg(long)]
     pub dry_run: bool,
-    /// Do not wait for the results; the notifications are kept
+    /// Do not wait for the results; what was created is kept and goes on
     #[arg(long, conflicts_with = "dry_run")]
     pub no_wait: bool,
-    /// Keep the notifications when they have ended
+    /// Keep what was created: it is not deleted at the end, and Ctrl-C does not cancel it
     #[arg(long)]
     pub keep: bool,
 }
 
+/// Which of the pods that match a selector are notified.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "PascalCase")]
+pub(crate) enum Policy {
+    AllPods,
+    PreExistingPods,
+}
+
+impl From<Policy> for belay_api::fanout::PodSelectionPolicy {
+    fn from(policy: Policy) -> Self {
+        match policy {
+            Policy::AllPods => Self::AllPods,
+            Policy::PreExistingPods => Self::PreExistingPods,
+        }
+    }
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct GetArgs {
-    /// What to list: pn, pods, nodes (or pn/NAME)
+    /// What to list: ntf, pn, pods, nodes (or pn/NAME)
     pub kind: String,
     /// Only these
     pub names: Vec<String>,

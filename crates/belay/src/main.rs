@@ -20,6 +20,7 @@ mod format;
 mod get;
 mod kind;
 mod log;
+mod manifests;
 mod monitor;
 mod notify;
 mod place;
@@ -74,6 +75,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
             }
             Ok(Exit::Done)
         }
+        Command::Manifests(args) => manifests::run(global.namespace.as_deref(), &args),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "belay", &mut script);

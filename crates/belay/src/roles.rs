@@ -21,7 +21,7 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow};
 use belay_api::gates::{Feature, FeatureGates};
 use belay_runtime::{PodRuntime, ProcessRuntime};
-use belay_server::{Identity, Server};
+use belay_server::{Identity, Server, ServerError};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -133,12 +133,27 @@ pub(crate) async fn agent(global: &Global, args: AgentArgs) -> anyhow::Result<Ex
 
 /// `belay token`.
 pub(crate) fn token(command: TokenCommand) -> anyhow::Result<Exit> {
-    let TokenCommand::Create { node, data_dir } = command;
+    let TokenCommand::Create {
+        node,
+        user,
+        groups,
+        data_dir,
+    } = command;
     let data_dir = match data_dir {
         Some(dir) => dir,
         None => place::default_data_dir()?,
     };
-    format::out(&belay_server::create_node_token(&data_dir, &node)?)?;
+    let kubeconfig = match (node, user) {
+        (Some(node), _) => belay_server::create_node_token(&data_dir, &node)?,
+        (None, Some(user)) => match belay_server::create_user_token(&data_dir, &user, &groups) {
+            Err(error @ ServerError::ReservedUser { .. }) => {
+                return Err(usage(error.to_string()));
+            }
+            made => made?,
+        },
+        (None, None) => return Err(usage("say for whom: --node NAME or --user NAME")),
+    };
+    format::out(&kubeconfig)?;
     Ok(Exit::Done)
 }
 
@@ -290,6 +305,12 @@ impl Roles {
         let stop = self.stop.clone();
         self.add("node watcher", async move {
             belay_controlplane::nodes::run(client, stop).await;
+            Ok(())
+        });
+        let client = server.connect(Identity::controlplane());
+        let stop = self.stop.clone();
+        self.add("owner collector", async move {
+            belay_controlplane::owners::run(client, stop).await;
             Ok(())
         });
         if gates.enabled(Feature::ContainerNotifier) {

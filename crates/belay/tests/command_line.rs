@@ -42,7 +42,11 @@ fn wrong_usage_exits_2_and_says_what_is_right() {
         (&["frobnicate"][..], "unrecognized subcommand"),
         (&["notify"], "<NOTIFIER>"),
         (&["notify", "reload"], "pod/NAME"),
-        (&["notify", "reload", "-l", "app=web"], "does not serve yet"),
+        (
+            &["notify", "reload", "-l", "app=web", "--policy", "AllPods"],
+            "--no-wait",
+        ),
+        (&["notify", "reload", "-l", "app in"], "-l \"app in\""),
         (&["notify", "reload", "svc/web"], "unknown kind"),
         (&["notify", "reload", "web", "--timeout", "soon"], "30s, 2m"),
         (&["get", "deployments"], "pn, pods and nodes"),

@@ -1,11 +1,15 @@
 //! `app=web,tier in (a,b),!legacy`
 
+mod object;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
 use super::{RequirementError, SelectorError};
 use crate::metadata::names::{label_key, label_value};
+
+pub use object::Inexpressible;
 
 /// Requirements on an object's labels, all of which must hold. The empty selector matches
 /// everything.

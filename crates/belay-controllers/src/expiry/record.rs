@@ -25,6 +25,14 @@ impl Facts {
             progress: Progress::Unclaimed,
         }
     }
+
+    /// Facts of something that has ended.
+    pub(crate) fn finished(at: Option<Timestamp>, ttl: Option<Duration>) -> Facts {
+        Facts {
+            progress: Progress::Finished { at, ttl },
+            ..Facts::overdue()
+        }
+    }
 }
 
 /// Names the object.
@@ -120,7 +128,7 @@ pub(super) fn event(object: &PodNotification, now: Timestamp) -> Option<Event> {
     let error = object.status.as_ref()?.error.as_ref()?;
     let message = format!("{}: {}", error.type_, error.message);
     let reason = reasons::NOTIFICATION_FAILED;
-    Some(event::warning(object, reason, "Expiring", message, now))
+    Some(event::about(object, reason, "Expiring", message, now))
 }
 
 #[cfg(test)]

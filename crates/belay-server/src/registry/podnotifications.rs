@@ -84,6 +84,7 @@ impl Strategy for PodNotifications {
     fn on_create(&self, object: &mut Value, world: &dyn World) -> Vec<Remark> {
         let namespace = meta_str(object, "namespace").to_owned();
         let pod_name = text(object, "/spec/podName").to_owned();
+        let pod_uid = object.pointer("/spec/podUID").and_then(Value::as_str);
         let notifier = text(object, "/spec/notifier").to_owned();
         let pod = world.get("pods", Some(&namespace), &pod_name);
         let declares = pod.as_ref().is_some_and(|pod| declares(pod, &notifier));
@@ -95,7 +96,7 @@ impl Strategy for PodNotifications {
             declares,
         });
         let now = world.now();
-        let (status, remarks) = match resolve(&pod_name, &notifier, facts) {
+        let (status, remarks) = match resolve(&pod_name, pod_uid, &notifier, facts) {
             Resolution::Assign { node, pod_uid } => {
                 (PodNotificationStatus::assigned(node, pod_uid), Vec::new())
             }
