@@ -1,23 +1,20 @@
 //! The lease by which others see that this agent lives: the node's own, or the companion's.
 //!
-//! It is renewed every [`EVERY`]; whatever fails is tried again, for ever. Every answer about the
-//! lease also carries the server's `Date`, from which the agent learns the server's clock.
+//! It is renewed every [`EVERY`]; whatever fails is tried again, for ever. The answers also tell the
+//! server's clock.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Method, Request, header};
-use http_body_util::BodyExt as _;
+use http::Method;
 use jiff::Timestamp;
-use kube::Error;
-use kube::client::Body;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use crate::clock::boot_millis;
 use crate::context::Context;
+use crate::dated::{self, AskError, ask};
 
 /// How often the lease is renewed.
 const EVERY: Duration = Duration::from_secs(10);
@@ -25,10 +22,6 @@ const EVERY: Duration = Duration::from_secs(10);
 const SECONDS: i32 = 40;
 /// How long to wait after a failure.
 const RETRY: Duration = Duration::from_secs(1);
-/// Samples of the server's clock right after the start, and their distance. Together they cover a
-/// second, so that the estimate is good to this distance within it.
-const FIRST_SAMPLES: (u32, Duration) = (9, Duration::from_millis(121));
-
 /// Where nodes keep theirs.
 pub(crate) const NODES: &str = "kube-node-lease";
 
@@ -67,7 +60,7 @@ impl Lease {
 /// Keeps a lease, and with it the estimate of the server's clock. Runs until `shutdown`.
 pub(crate) async fn keep(context: Arc<Context>, lease: Lease, shutdown: CancellationToken) {
     let work = async {
-        let mut samples = 0;
+        let mut first = true;
         let mut complained = false;
         loop {
             if let Err(error) = renew(&context, &lease).await {
@@ -82,11 +75,8 @@ pub(crate) async fn keep(context: Arc<Context>, lease: Lease, shutdown: Cancella
             }
             complained = false;
             lease.kept.send_replace(true);
-            while samples < FIRST_SAMPLES.0 {
-                tokio::time::sleep(FIRST_SAMPLES.1).await;
-                // Only the answer's date matters.
-                let _ = ask(&context, Method::GET, &lease.path(), None).await;
-                samples += 1;
+            if std::mem::take(&mut first) {
+                dated::first_samples(&context, &lease.path()).await;
             }
             tokio::time::sleep(EVERY).await;
         }
@@ -97,18 +87,7 @@ pub(crate) async fn keep(context: Arc<Context>, lease: Lease, shutdown: Cancella
     }
 }
 
-/// Why the lease was not renewed.
-#[derive(Debug, thiserror::Error)]
-enum LeaseError {
-    #[error("{0}")]
-    Client(#[from] Error),
-    #[error("cannot build the request: {0}")]
-    Request(#[from] http::Error),
-    #[error("the server answered {code}: {message}")]
-    Refused { code: u16, message: String },
-}
-
-async fn renew(context: &Context, lease: &Lease) -> Result<(), LeaseError> {
+async fn renew(context: &Context, lease: &Lease) -> Result<(), AskError> {
     let now = k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime(Timestamp::now());
     let spec = json!({
         "holderIdentity": lease.name,
@@ -130,51 +109,10 @@ async fn renew(context: &Context, lease: &Lease) -> Result<(), LeaseError> {
     accepted(code, message)
 }
 
-fn accepted(code: u16, message: String) -> Result<(), LeaseError> {
+fn accepted(code: u16, message: String) -> Result<(), AskError> {
     if (200..300).contains(&code) {
         Ok(())
     } else {
-        Err(LeaseError::Refused { code, message })
+        Err(AskError::Refused { code, message })
     }
-}
-
-/// One request whose answer's `Date` is taken note of. Returns the status and, of a refusal, the
-/// beginning of the body.
-async fn ask(
-    context: &Context,
-    method: Method,
-    path: &str,
-    body: Option<&Value>,
-) -> Result<(u16, String), LeaseError> {
-    let content_type = if method == Method::PATCH {
-        "application/merge-patch+json"
-    } else {
-        "application/json"
-    };
-    let request = Request::builder()
-        .method(method)
-        .uri(path)
-        .header(header::CONTENT_TYPE, content_type)
-        .body(Body::from(
-            body.map(Value::to_string).unwrap_or_default().into_bytes(),
-        ))?;
-    let sent = boot_millis();
-    let answer = context.client.send(request).await?;
-    if let Some(date) = answer
-        .headers()
-        .get(header::DATE)
-        .and_then(|date| date.to_str().ok())
-    {
-        context.clock.observe(sent, date);
-    }
-    let code = answer.status().as_u16();
-    // The body is read to its end, so that the connection can be used again.
-    let body = answer
-        .into_body()
-        .collect()
-        .await
-        .map(|body| body.to_bytes())
-        .unwrap_or_default();
-    let message = String::from_utf8_lossy(&body[..body.len().min(300)]).into_owned();
-    Ok((code, message))
 }

@@ -16,7 +16,8 @@
 //!
 //! That is the agent that *is* the node ([`run`]). Beside a kubelet ([`companion`]) there are only the
 //! notifications, a lease and the events: pods are looked up in the runtime and compared with the
-//! API's copy (see [`lookup`]).
+//! API's copy (see [`lookup`]). Where no agent may be installed the controller runs the same
+//! deliveries over `pods/exec` ([`executor`]).
 //!
 //! Long-running tasks: the node's object, its lease, the teller of events, the listener, the pods
 //! with a worker each, the notifications with a driver each. All end when the token given to [`run`]
@@ -34,7 +35,9 @@ mod clock;
 mod companion;
 mod context;
 mod crash;
+mod dated;
 mod events;
+mod executor;
 mod journal;
 mod lease;
 mod listener;
@@ -61,6 +64,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 pub use companion::{Companion, companion};
+pub use executor::{Executor, executor};
 pub use listener::ListenError;
 pub use metrics::Metrics;
 

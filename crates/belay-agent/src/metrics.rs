@@ -39,6 +39,15 @@ pub struct Metrics {
 impl Metrics {
     /// Metrics of an agent with these gates.
     pub fn new(gates: FeatureGates) -> Self {
+        Self::with(Some(gates))
+    }
+
+    /// Metrics of deliveries alone, for a role that shows its gates itself.
+    pub fn of_deliveries() -> Self {
+        Self::with(None)
+    }
+
+    fn with(gates: Option<FeatureGates>) -> Self {
         let mut registry = Registry::default();
         // 1 ms to about 65 s.
         let seconds = || Histogram::new(exponential_buckets(0.001, 2.0, 17));
@@ -81,19 +90,21 @@ impl Metrics {
             "Containers started again",
             metrics.restarts.clone(),
         );
-        let features = Family::<FeatureLabel, Gauge>::default();
-        for (feature, enabled) in gates.iter() {
-            features
-                .get_or_create(&FeatureLabel {
-                    name: feature.name(),
-                })
-                .set(i64::from(enabled));
+        if let Some(gates) = gates {
+            let features = Family::<FeatureLabel, Gauge>::default();
+            for (feature, enabled) in gates.iter() {
+                features
+                    .get_or_create(&FeatureLabel {
+                        name: feature.name(),
+                    })
+                    .set(i64::from(enabled));
+            }
+            registry.register(
+                "kubernetes_feature_enabled",
+                "Whether a feature gate is on",
+                features,
+            );
         }
-        registry.register(
-            "kubernetes_feature_enabled",
-            "Whether a feature gate is on",
-            features,
-        );
         Metrics {
             registry,
             ..metrics

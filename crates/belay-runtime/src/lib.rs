@@ -39,6 +39,7 @@ mod containers;
 mod cri;
 mod identity;
 mod pod;
+mod pods_exec;
 mod process;
 mod readiness;
 mod report;
@@ -48,4 +49,5 @@ pub use cri::CriRuntime;
 pub use pod::{
     ContainerConfig, ContainerState, ContainerStatus, Exit, ExitReason, PodRuntime, RuntimeError,
 };
+pub use pods_exec::{ApiPod, PodsExec};
 pub use process::ProcessRuntime;

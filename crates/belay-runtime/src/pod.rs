@@ -108,7 +108,7 @@ pub enum RuntimeError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A CRI runtime is away, does not answer, or refuses.
+    /// A CRI runtime or the API server is away, does not answer, or refuses.
     #[error("cannot {what}: {problem}")]
     Call { what: &'static str, problem: String },
     /// The first process of a container cannot be seen.

@@ -2,12 +2,14 @@
 //!
 //! ```text
 //!   belay controller --- election --- controllers      (one of several replicas acts)
+//!                                  '- executor, over pods/exec, where there are no agents
 //!   belay agent --mode=companion ---- notifications of its node, CRI runtime
 //!   both: monitor (metrics, health), and no start without the admission policies
 //! ```
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use belay_api::CONTROLLER;
@@ -15,8 +17,9 @@ use belay_api::gates::{Feature, FeatureGates};
 use belay_controllers::Controllers;
 use belay_controllers::election::{self, Candidate};
 use belay_core::election::Times;
-use belay_runtime::{Containers, CriRuntime, RecordedPods};
+use belay_runtime::CriRuntime;
 use kube::Client;
+use tokio_util::sync::CancellationToken;
 
 use crate::cli::{AgentArgs, ClusterArgs, ControllerArgs, Executor, Global};
 use crate::connect;
@@ -28,18 +31,25 @@ use crate::protection;
 use crate::roles::Roles;
 use crate::signals::Interrupts;
 
+/// How long to wait for a container runtime that does not answer.
+const RUNTIME_RETRY: Duration = Duration::from_secs(1);
+
 /// `belay controller`.
 pub(crate) async fn controller(global: &Global, args: ControllerArgs) -> anyhow::Result<Exit> {
-    if args.executor == Executor::Controller {
-        return Err(usage(
-            "--executor=controller is not in this version; install the agents with `belay manifests | kubectl apply -f -`",
-        ));
-    }
     let interrupts = Interrupts::listen()?;
     let gates = args.gates.feature_gates;
     let metrics = Arc::new(belay_controllers::Metrics::new(gates));
-    let shown = Arc::clone(&metrics);
-    let monitor = Monitor::bind(args.listen, Arc::new(move || shown.text())).await?;
+    let deliveries = Arc::new(belay_agent::Metrics::of_deliveries());
+    let executes = args.executor == Executor::Controller;
+    let shown = (Arc::clone(&metrics), Arc::clone(&deliveries));
+    let text = move || {
+        let (own, deliveries) = (shown.0.text(), &shown.1);
+        match own.strip_suffix("# EOF\n") {
+            Some(own) if executes => format!("{own}{}", deliveries.text()),
+            _ => own,
+        }
+    };
+    let monitor = Monitor::bind(args.listen, Arc::new(text)).await?;
     let (client, server) = connect(global).await?;
     let address = monitor.address;
     let mut roles = Roles::default();
@@ -65,13 +75,19 @@ pub(crate) async fn controller(global: &Global, args: ControllerArgs) -> anyhow:
         metrics,
         namespace: args.cluster.lease_namespace.clone(),
     };
+    let executor = executes.then(|| belay_agent::Executor {
+        client: client.clone(),
+        gates,
+        max_actions: belay_agent::DEFAULT_MAX_ACTIONS,
+        metrics: deliveries,
+    });
     let stop = roles.stop.clone();
     roles.add("controllers", async move {
         if !starts(&client, &args.cluster, gates, &stop).await? {
             stop.cancelled().await;
             return Ok(());
         }
-        let work = move |token| controllers.clone().run(token);
+        let work = move |token| lead(controllers.clone(), executor.clone(), token);
         election::run(candidate, work, stop).await;
         Ok(())
     });
@@ -81,6 +97,22 @@ pub(crate) async fn controller(global: &Global, args: ControllerArgs) -> anyhow:
         ))
     };
     roles.run(&interrupts, announce).await
+}
+
+/// What the replica does that acts.
+async fn lead(
+    controllers: Controllers,
+    executor: Option<belay_agent::Executor>,
+    token: CancellationToken,
+) {
+    let executing = async {
+        if let Some(executor) = executor {
+            let failed = belay_agent::executor(executor, token.clone()).await.err();
+            // It fails only by a fault of the program; the process must not look alive without it.
+            assert!(failed.is_none(), "the executor failed: {failed:?}");
+        }
+    };
+    futures::join!(Box::pin(controllers.run(token.clone())), executing);
 }
 
 /// `belay agent --mode=companion`.
@@ -113,14 +145,14 @@ pub(crate) async fn companion(global: &Global, args: AgentArgs) -> anyhow::Resul
         }
         let runtime = tokio::select! {
             () = stop.cancelled() => return Ok(()),
-            runtime = cri(&args.runtime_endpoint, &data_dir) => runtime?,
+            runtime = cri(&args.runtime_endpoint, &data_dir) => Arc::new(runtime),
         };
         let config = belay_agent::Companion {
             node_name: name,
             data_dir,
             client,
-            containers: runtime.0,
-            pods: runtime.1,
+            containers: Arc::clone(&runtime) as _,
+            pods: runtime,
             gates,
             lease_namespace: args.cluster.lease_namespace,
             max_actions: usize::from(args.max_actions),
@@ -151,7 +183,7 @@ async fn starts(
     client: &Client,
     args: &ClusterArgs,
     gates: FeatureGates,
-    stop: &tokio_util::sync::CancellationToken,
+    stop: &CancellationToken,
 ) -> anyhow::Result<bool> {
     if !gates.enabled(Feature::ContainerNotifier) {
         tracing::info!("the feature gate ContainerNotifier is off: this role does nothing");
@@ -165,10 +197,21 @@ async fn starts(
     }
 }
 
-type Cri = (Arc<dyn Containers>, Arc<dyn RecordedPods>);
-
-/// The container runtime behind its socket.
-async fn cri(endpoint: &str, state_dir: &Path) -> anyhow::Result<Cri> {
-    let runtime = CriRuntime::connect(endpoint, state_dir).await?;
-    Ok((Arc::new(runtime.clone()), Arc::new(runtime)))
+/// The container runtime behind its socket, waited for until it answers: at boot it may come later.
+async fn cri(endpoint: &str, state_dir: &Path) -> CriRuntime {
+    let mut complained = false;
+    loop {
+        match CriRuntime::connect(endpoint, state_dir).await {
+            Ok(runtime) => return runtime,
+            Err(error) => {
+                if !std::mem::replace(&mut complained, true) {
+                    let error = anyhow::Error::new(error);
+                    tracing::warn!(
+                        "{error:#}; trying again. The socket is chosen with --runtime-endpoint"
+                    );
+                }
+                tokio::time::sleep(RUNTIME_RETRY).await;
+            }
+        }
+    }
 }

@@ -26,6 +26,11 @@ pub enum Verdict {
         /// What could not be killed, as "pid (name)".
         survivors: Vec<String>,
     },
+    /// The handler outlived its timeout where nothing can kill it.
+    LeftRunning {
+        /// The timeout, in seconds.
+        seconds: u64,
+    },
     /// The handler did what it should, and its probe did not succeed within the timeout.
     ProbeTimedOut {
         /// The timeout, in seconds.
@@ -83,7 +88,9 @@ impl Verdict {
             Verdict::Exited { .. } | Verdict::Signaled { .. } | Verdict::StartFailed { .. } => {
                 Some("HandlerFailed")
             }
-            Verdict::TimedOut { .. } | Verdict::ProbeTimedOut { .. } => Some("HandlerTimeout"),
+            Verdict::TimedOut { .. }
+            | Verdict::LeftRunning { .. }
+            | Verdict::ProbeTimedOut { .. } => Some("HandlerTimeout"),
             Verdict::PodNotFound => Some("PodNotFound"),
             Verdict::PodTerminating => Some("PodTerminating"),
             Verdict::ContainerNotRunning => Some("ContainerNotRunning"),
@@ -108,6 +115,7 @@ impl Verdict {
             Verdict::Succeeded
             | Verdict::Signaled { .. }
             | Verdict::TimedOut { .. }
+            | Verdict::LeftRunning { .. }
             | Verdict::ProbeTimedOut { .. }
             | Verdict::StartFailed { .. }
             | Verdict::PodNotFound
@@ -129,6 +137,7 @@ impl Verdict {
             Verdict::Succeeded
             | Verdict::Exited { .. }
             | Verdict::TimedOut { .. }
+            | Verdict::LeftRunning { .. }
             | Verdict::ProbeTimedOut { .. }
             | Verdict::StartFailed { .. }
             | Verdict::PodNotFound
@@ -152,6 +161,10 @@ impl Verdict {
             Verdict::TimedOut { seconds, survivors } => with_survivors(
                 format!("the handler ran longer than its timeout of {seconds} s and was killed"),
                 survivors,
+            ),
+            Verdict::LeftRunning { seconds } => format!(
+                "the handler ran longer than its timeout of {seconds} s; it could not be killed and may \
+                 still be running"
             ),
             Verdict::ProbeTimedOut { seconds, last } => match last {
                 Some(last) => {
@@ -207,6 +220,7 @@ mod tests {
                 seconds: 1,
                 survivors: vec![],
             },
+            Verdict::LeftRunning { seconds: 1 },
             Verdict::ProbeTimedOut {
                 seconds: 1,
                 last: None,
