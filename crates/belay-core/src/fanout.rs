@@ -235,12 +235,12 @@ impl Fanout {
         Some(target)
     }
 
-    /// The child of this pod exists now.
-    pub fn created(&mut self, target: &Target) {
+    /// The child of this pod exists now; it may have ended in the write that created it.
+    pub fn created(&mut self, target: &Target, outcome: Option<Outcome>) {
         if self.starting.remove(target) {
-            self.running += 1;
+            self.count(outcome);
             let child = Child {
-                outcome: None,
+                outcome,
                 seen: false,
             };
             self.children.insert(target.uid.clone(), child);

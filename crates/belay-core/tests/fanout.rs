@@ -166,15 +166,15 @@ impl World {
                     self.create(&target);
                 }
                 match answer {
-                    Answer::Heard => self.controller.created(&target),
+                    Answer::Heard => self.controller.created(&target, None),
                     Answer::Lost | Answer::NotSent => self.unanswered.push(target),
                 }
             }
             Step::Ask => {
                 for target in std::mem::take(&mut self.unanswered) {
-                    match self.children.contains_key(&target) {
-                        true => self.controller.created(&target),
-                        false => self.controller.not_created(&target),
+                    match self.children.get(&target) {
+                        Some(child) => self.controller.created(&target, child.outcome),
+                        None => self.controller.not_created(&target),
                     }
                 }
             }
@@ -408,7 +408,7 @@ fn no_more_than_parallelism_at_a_time_and_zero_or_more_than_there_are_is_all() {
         let first: Vec<Target> = std::iter::from_fn(|| fanout.next()).collect();
         assert_eq!(first.len(), at_once, "parallelism {parallelism}");
         if at_once < 5 {
-            fanout.created(&first[0]);
+            fanout.created(&first[0], None);
             assert_eq!(fanout.next(), None, "what is created still runs");
             fanout.child_seen(&first[0], Some(Outcome::Succeeded), false);
             assert!(fanout.next().is_some());
@@ -426,7 +426,7 @@ fn nothing_to_notify_is_complete_at_once() {
 fn a_deleted_child_is_counted_and_not_made_again() {
     let mut fanout = Fanout::new(rule(Policy::PreExistingPods, 0, 0), [target(0), target(1)]);
     let deleted = fanout.next().unwrap();
-    fanout.created(&deleted);
+    fanout.created(&deleted, None);
     fanout.child_seen(&deleted, None, true);
     assert_eq!(
         fanout.memory().settled.uids.len(),
@@ -470,7 +470,7 @@ fn what_was_removed_by_force_while_nobody_looked_counts_as_failed() {
 fn a_list_tells_who_is_gone_but_not_of_those_who_came_after_it() {
     let mut fanout = Fanout::new(rule(Policy::PreExistingPods, 0, 0), (0..3).map(target));
     while let Some(next) = fanout.next() {
-        fanout.created(&next);
+        fanout.created(&next, None);
     }
     fanout.child_seen(&target(0), None, false);
     fanout.child_seen(&target(1), None, false);

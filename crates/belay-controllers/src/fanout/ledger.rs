@@ -382,8 +382,7 @@ impl Ledger {
             return;
         };
         match creation {
-            Creation::Made => active.fanout.created(target),
-            Creation::Found(child) => self.child_applied(&child, now),
+            Creation::There(outcome) => active.fanout.created(target, outcome),
             Creation::Refused(why) => {
                 active.fanout.not_created(target);
                 warn!(
@@ -407,9 +406,7 @@ impl Ledger {
                 }
             }
         }
-        if let Some(Entry::Active(active)) = self.entries.get_mut(uid) {
-            active.dirty = true;
-        }
+        active.dirty = true;
         self.pump(uid, now);
     }
 
