@@ -45,7 +45,7 @@ fn failure(code: u16, reason: &str) -> Response<Body> {
     reply(code, &status)
 }
 
-fn list(items: Vec<Value>) -> Value {
+fn list(items: &[Value]) -> Value {
     json!({"apiVersion": "v1", "kind": "List", "items": items,
         "metadata": {"resourceVersion": "1"}})
 }
@@ -59,13 +59,14 @@ impl Script {
                 }
                 "/api/v1/namespaces/ns/pods" | "/api/v1/pods" => {
                     self.log.push(format!("pods {}", query.contains("Exact")));
-                    reply(200, &list(self.pods.clone()))
+                    reply(200, &list(&self.pods))
                 }
                 "/apis/apps.k8s.io/v1alpha1/podnotifications" => {
-                    reply(200, &list(self.children.values().cloned().collect()))
+                    let children: Vec<Value> = self.children.values().cloned().collect();
+                    reply(200, &list(&children))
                 }
                 "/apis/apps.k8s.io/v1alpha1/notifications" => {
-                    reply(200, &list(vec![self.notification.clone()]))
+                    reply(200, &list(std::slice::from_ref(&self.notification)))
                 }
                 OWN => reply(200, &self.notification),
                 _ => match path.rsplit('/').next().and_then(|n| self.children.get(n)) {
