@@ -6,7 +6,7 @@
 //!            a pod is selected                    its turn has come
 //!                   │                     (parallelism, maxFailures allow it)
 //!                   ▼                                    │
-//!              ┌─────────┐ ──────────── next ──────────▶ ▼
+//!              ┌─────────┐ ───────── start_next ───────▶ ▼
 //!              │ pending │                          ┌──────────┐
 //!              └─────────┘ ◀──── not_created ────── │ starting │  the child is being created
 //!                   │                               └──────────┘
@@ -221,7 +221,7 @@ impl Fanout {
     }
 
     /// Takes the next pod whose child is to be created, if one may be created now.
-    pub fn next(&mut self) -> Option<Target> {
+    pub fn start_next(&mut self) -> Option<Target> {
         let unfinished = self.running + self.starting.len();
         let full = self
             .rule
@@ -235,12 +235,12 @@ impl Fanout {
         Some(target)
     }
 
-    /// The child of this pod exists now.
-    pub fn created(&mut self, target: &Target) {
+    /// The child of this pod exists now; it may have ended in the write that created it.
+    pub fn created(&mut self, target: &Target, outcome: Option<Outcome>) {
         if self.starting.remove(target) {
-            self.running += 1;
+            self.count(outcome);
             let child = Child {
-                outcome: None,
+                outcome,
                 seen: false,
             };
             self.children.insert(target.uid.clone(), child);

@@ -49,6 +49,15 @@ pub fn is_alive(pid: u32) -> bool {
 
 /// Ends one process without asking it.
 pub fn kill(pid: u32) {
+    send(pid, rustix::process::Signal::KILL);
+}
+
+/// Does what Ctrl-C does.
+pub fn interrupt(pid: u32) {
+    send(pid, rustix::process::Signal::INT);
+}
+
+fn send(pid: u32, signal: rustix::process::Signal) {
     let Some(pid) = i32::try_from(pid)
         .ok()
         .and_then(rustix::process::Pid::from_raw)
@@ -56,7 +65,7 @@ pub fn kill(pid: u32) {
         return;
     };
     // Gone already is what was wanted.
-    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    let _ = rustix::process::kill_process(pid, signal);
 }
 
 /// The parent's pid.

@@ -5,6 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use belay_api::fanout::NotificationErrorType;
 use belay_api::notification::ErrorType;
 
 fn root() -> PathBuf {
@@ -18,7 +19,9 @@ fn read(path: &str) -> anyhow::Result<String> {
 #[test]
 fn every_error_type_has_a_page_that_says_what_to_do() -> anyhow::Result<()> {
     let index = read("docs/errors/README.md")?;
-    for error in ErrorType::ALL {
+    let of_pods = ErrorType::ALL.map(ErrorType::as_str);
+    let of_fanouts = NotificationErrorType::ALL.map(NotificationErrorType::as_str);
+    for error in of_pods.into_iter().chain(of_fanouts) {
         let page = read(&format!("docs/errors/{error}.md"))?;
         assert!(page.starts_with(&format!("# {error}\n")), "{error}");
         assert!(

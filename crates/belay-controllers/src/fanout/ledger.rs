@@ -114,7 +114,7 @@ impl Ledger {
             if active.held_off.is_some_and(|until| until > now) {
                 continue;
             }
-            if let Some(target) = active.fanout.next() {
+            if let Some(target) = active.fanout.start_next() {
                 active.queued = true;
                 let object = active.object.clone();
                 self.ready.push_back(uid);
@@ -160,7 +160,7 @@ impl Ledger {
         }
         match self.entries.get_mut(&uid) {
             Some(Entry::Final) => {}
-            Some(Entry::New { object: known, .. }) => *known = object,
+            Some(Entry::New { object: known, .. }) => **known = object,
             Some(Entry::Active(active)) => active.told(object),
             None if object.state().is_final() => {
                 self.finish(&object);
@@ -179,7 +179,7 @@ impl Ledger {
                     self.resume(uid, object);
                 } else {
                     let new = Entry::New {
-                        object,
+                        object: Box::new(object),
                         busy: false,
                     };
                     self.entries.insert(uid.clone(), new);
@@ -361,7 +361,7 @@ impl Ledger {
         *busy = false;
         match result {
             Ok(targets) => {
-                let object = object.clone();
+                let object = (**object).clone();
                 let refused = record::too_many(&targets);
                 let targets = if refused.is_some() {
                     Vec::new()
@@ -382,8 +382,7 @@ impl Ledger {
             return;
         };
         match creation {
-            Creation::Made => active.fanout.created(target),
-            Creation::Found(child) => self.child_applied(&child, now),
+            Creation::There(outcome) => active.fanout.created(target, outcome),
             Creation::Refused(why) => {
                 active.fanout.not_created(target);
                 warn!(
@@ -408,9 +407,7 @@ impl Ledger {
                 }
             }
         }
-        if let Some(Entry::Active(active)) = self.entries.get_mut(uid) {
-            active.dirty = true;
-        }
+        active.dirty = true;
         self.pump(uid, now);
     }
 
@@ -511,17 +508,17 @@ impl Ledger {
         }
         match record::selector(object) {
             Err(refusal) => {
-                let object = object.clone();
+                let object = (**object).clone();
                 self.start(object, Vec::new(), Some(refusal), now);
             }
             Ok(selector) => match object.spec.policy {
                 PodSelectionPolicy::AllPods => {
-                    let object = object.clone();
+                    let object = (**object).clone();
                     self.start(object, Vec::new(), None, now);
                 }
                 PodSelectionPolicy::PreExistingPods => {
                     *busy = true;
-                    self.ops.push_back(Op::Fix(object.clone(), selector));
+                    self.ops.push_back(Op::Fix((**object).clone(), selector));
                 }
             },
         }

@@ -1,1 +1,296 @@
+//! The driver against a server that answers from a script, for faults that a real server cannot be
+//! made to show on demand: answers that get lost, statuses that somebody else writes.
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::BodyExt as _;
+use kube::client::Body;
+use serde_json::{Value, json};
+
+use super::*;
+
+const CHILDREN: &str = "/apis/apps.k8s.io/v1alpha1/namespaces/ns/podnotifications";
+const OWN: &str = "/apis/apps.k8s.io/v1alpha1/namespaces/ns/notifications/n";
+
+/// What the server holds and how it behaves.
+#[derive(Default)]
+struct Script {
+    notification: Value,
+    pods: Vec<Value>,
+    children: BTreeMap<String, Value>,
+    /// How many more creations are carried out and not answered.
+    lose_answers: usize,
+    /// How many more creations are refused.
+    refuse: usize,
+    /// Refuses an exact version, as a server that has compacted it does.
+    forgot: bool,
+    /// Taken by the next write of the status, which then meets this object and a conflict.
+    meanwhile: Option<Value>,
+    version: u64,
+    log: Vec<String>,
+}
+
+fn reply(status: u16, body: &Value) -> Response<Body> {
+    Response::builder()
+        .status(StatusCode::from_u16(status).unwrap())
+        .body(Body::from(body.to_string().into_bytes()))
+        .unwrap()
+}
+
+fn failure(code: u16, reason: &str) -> Response<Body> {
+    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
+        "message": reason, "reason": reason});
+    reply(code, &status)
+}
+
+fn list(items: &[Value]) -> Value {
+    json!({"apiVersion": "v1", "kind": "List", "items": items,
+        "metadata": {"resourceVersion": "1"}})
+}
+
+impl Script {
+    fn answer(&mut self, method: &Method, path: &str, query: &str, body: Value) -> Response<Body> {
+        if method == Method::GET {
+            return match path {
+                "/api/v1/namespaces/ns/pods" if self.forgot && query.contains("Exact") => {
+                    failure(410, "Expired")
+                }
+                "/api/v1/namespaces/ns/pods" | "/api/v1/pods" => {
+                    self.log.push(format!("pods {}", query.contains("Exact")));
+                    reply(200, &list(&self.pods))
+                }
+                "/apis/apps.k8s.io/v1alpha1/podnotifications" => {
+                    let children: Vec<Value> = self.children.values().cloned().collect();
+                    reply(200, &list(&children))
+                }
+                "/apis/apps.k8s.io/v1alpha1/notifications" => {
+                    reply(200, &list(std::slice::from_ref(&self.notification)))
+                }
+                OWN => reply(200, &self.notification),
+                _ => match path.rsplit('/').next().and_then(|n| self.children.get(n)) {
+                    Some(child) => reply(200, child),
+                    None => failure(404, "NotFound"),
+                },
+            };
+        }
+        if method == Method::POST && path == CHILDREN {
+            return self.create(body);
+        }
+        if method == Method::PUT {
+            return self.write(body);
+        }
+        reply(201, &body)
+    }
+
+    fn create(&mut self, mut child: Value) -> Response<Body> {
+        let name = child["metadata"]["name"].as_str().unwrap().to_owned();
+        self.log
+            .push(format!("create {}", child["spec"]["podName"]));
+        if self.refuse > 0 {
+            self.refuse -= 1;
+            return failure(403, "Forbidden");
+        }
+        if self.children.contains_key(&name) {
+            return failure(409, "AlreadyExists");
+        }
+        // Nobody declares the notifier: it is final at once.
+        child["status"] = json!({"state": "Succeeded", "completeTime": "2026-01-01T00:00:00Z"});
+        self.children.insert(name, child.clone());
+        if self.lose_answers > 0 {
+            self.lose_answers -= 1;
+            return failure(500, "InternalError");
+        }
+        reply(201, &child)
+    }
+
+    fn write(&mut self, mut object: Value) -> Response<Body> {
+        if let Some(other) = self.meanwhile.take() {
+            self.notification = other;
+            return failure(409, "Conflict");
+        }
+        if object["metadata"]["resourceVersion"] != self.notification["metadata"]["resourceVersion"]
+        {
+            return failure(409, "Conflict");
+        }
+        self.log.push(format!(
+            "status {} {}",
+            object["status"]["state"], object["status"]["succeededCount"]
+        ));
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = json!(format!("w{}", self.version));
+        self.notification = object.clone();
+        reply(200, &object)
+    }
+}
+
+fn pod(name: &str, phase: &str, created: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "spec": {}, "status": {"phase": phase},
+        "metadata": {"namespace": "ns", "name": name, "uid": format!("u-{name}"),
+            "creationTimestamp": created}})
+}
+
+fn notification(spec: &Value) -> Value {
+    let mut whole = json!({"selector": {}, "notifier": "work", "policy": "PreExistingPods"});
+    for (field, value) in spec.as_object().unwrap() {
+        whole[field] = value.clone();
+    }
+    json!({"apiVersion": "apps.k8s.io/v1alpha1", "kind": "Notification", "spec": whole,
+        "metadata": {"namespace": "ns", "name": "n", "uid": "u", "resourceVersion": "7",
+            "creationTimestamp": "2026-01-01T00:00:10Z"}})
+}
+
+fn script(spec: &Value) -> Script {
+    Script {
+        notification: notification(spec),
+        pods: vec![
+            pod("a", "Running", "2026-01-01T00:00:00Z"),
+            pod("b", "Running", "2026-01-01T00:00:00Z"),
+            pod("c", "Pending", "2026-01-01T00:00:00Z"),
+        ],
+        ..Script::default()
+    }
+}
+
+/// Runs the driver until the Notification is final. Watches say nothing: what the driver knows, it
+/// knows from lists and answers, and starts again to learn the rest.
+async fn run_to_the_end(script: Script) -> Script {
+    let script = Arc::new(Mutex::new(script));
+    let shared = Arc::clone(&script);
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let script = Arc::clone(&shared);
+        async move {
+            let (parts, body) = request.into_parts();
+            let query = parts.uri.query().unwrap_or_default().to_owned();
+            if query.contains("watch=true") {
+                // A watch that the server ends soon, so that children are listed again.
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                return Ok::<_, std::io::Error>(failure(410, "Expired"));
+            }
+            let bytes = body.collect().await.unwrap().to_bytes();
+            let body = serde_json::from_slice(&bytes).unwrap_or_default();
+            let mut script = script.lock().unwrap();
+            Ok(script.answer(&parts.method, parts.uri.path(), &query, body))
+        }
+    });
+    let stop = CancellationToken::new();
+    let task = tokio::spawn(run(Client::new(service, "ns"), stop.clone()));
+    let started = Instant::now();
+    loop {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        // By the paused clock, which runs as fast as there is nothing to do.
+        let late = started.elapsed() > Duration::from_secs(3600);
+        assert!(!late, "{:?}", script.lock().unwrap().log);
+        let state = script.lock().unwrap().notification["status"]["state"].clone();
+        if state == "Succeeded" || state == "Failed" {
+            break;
+        }
+    }
+    stop.cancel();
+    task.await.unwrap();
+    std::mem::take(&mut *script.lock().unwrap())
+}
+
+fn created(script: &Script) -> Vec<&str> {
+    let created = script.log.iter().filter(|line| line.starts_with("create"));
+    created.map(String::as_str).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_set_is_fixed_at_the_notifications_version_before_anybody_is_notified() {
+    let done = run_to_the_end(script(&json!({}))).await;
+    assert_eq!(
+        done.log[..2],
+        ["pods true", "status \"New\" 0"],
+        "{:?}",
+        done.log
+    );
+    assert_eq!(created(&done), ["create \"a\"", "create \"b\""]);
+    let status = &done.notification["status"];
+    assert_eq!(status["state"], "Succeeded");
+    assert_eq!(
+        (&status["targetCount"], &status["succeededCount"]),
+        (&json!(2), &json!(2))
+    );
+    let child = done.children.values().next().unwrap();
+    let pod = child["spec"]["podName"].as_str().unwrap();
+    assert_eq!(child["spec"]["podUID"], format!("u-{pod}"));
+    assert_eq!(
+        child["metadata"]["finalizers"],
+        json!(["apps.k8s.io/notification"])
+    );
+    assert_eq!(child["metadata"]["ownerReferences"][0]["controller"], true);
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_the_version_is_forgotten_pods_that_came_later_are_left_out() {
+    let mut script = script(&json!({}));
+    script.forgot = true;
+    script
+        .pods
+        .push(pod("late", "Running", "2026-01-01T00:00:11Z"));
+    let done = run_to_the_end(script).await;
+    assert_eq!(created(&done), ["create \"a\"", "create \"b\""]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_creation_whose_answer_got_lost_is_found_and_not_repeated() {
+    let mut script = script(&json!({"parallelism": 1}));
+    script.lose_answers = 1;
+    let done = run_to_the_end(script).await;
+    assert_eq!(created(&done), ["create \"a\"", "create \"b\""]);
+    assert_eq!(done.notification["status"]["succeededCount"], 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_creation_that_is_refused_is_tried_again() {
+    let mut script = script(&json!({"parallelism": 1}));
+    script.refuse = 2;
+    let done = run_to_the_end(script).await;
+    assert_eq!(created(&done).len(), 4);
+    assert_eq!(done.children.len(), 2);
+    assert_eq!(done.notification["status"]["succeededCount"], 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_of_the_metadata_is_taken_over_and_the_status_written_on_it() {
+    let mut script = script(&json!({}));
+    let mut labelled = notification(&json!({}));
+    labelled["metadata"]["labels"] = json!({"touched": "yes"});
+    labelled["metadata"]["resourceVersion"] = json!("8");
+    script.meanwhile = Some(labelled);
+    let done = run_to_the_end(script).await;
+    assert_eq!(done.notification["metadata"]["labels"]["touched"], "yes");
+    assert_eq!(done.children.len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_somebody_else_has_begun_is_read_anew_and_gone_on_with() {
+    let mut script = script(&json!({}));
+    let mut begun = notification(&json!({}));
+    begun["metadata"]["resourceVersion"] = json!("8");
+    begun["status"] = json!({"state": "New", "startTime": "2026-01-01T00:00:10Z",
+        "targetCount": 1, "pending": ["b/u-b"]});
+    script.meanwhile = Some(begun);
+    let done = run_to_the_end(script).await;
+    assert_eq!(
+        created(&done),
+        ["create \"b\""],
+        "the set was fixed by the other"
+    );
+    assert_eq!(done.notification["status"]["targetCount"], 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_negative_parallelism_and_a_selector_that_is_none_fail_at_once() {
+    let bad = json!({"matchExpressions": [{"key": "a", "operator": "Near"}]});
+    for (spec, error) in [
+        (json!({"parallelism": -2}), "InvalidParallelism"),
+        (json!({"selector": bad}), "InvalidSelector"),
+    ] {
+        let done = run_to_the_end(script(&spec)).await;
+        assert_eq!(done.notification["status"]["error"]["type"], error);
+        assert!(done.children.is_empty());
+    }
+}

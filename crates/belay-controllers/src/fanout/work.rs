@@ -5,7 +5,7 @@ use std::time::Duration;
 use belay_api::fanout::{FINALIZER, Notification, NotificationStatus};
 use belay_api::notification::PodNotification;
 use belay_api::selector::LabelSelector;
-use belay_core::fanout::Target;
+use belay_core::fanout::{Outcome, Target};
 use kube::api::{
     Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, VersionMatch,
 };
@@ -35,9 +35,9 @@ pub(super) enum Done {
 /// What came of a creation. Never a guess: see [`create`].
 #[derive(Debug)]
 pub(super) enum Creation {
-    Made,
-    /// It is there already.
-    Found(Box<PodNotification>),
+    /// It is there, and may have ended already: the embedded server settles in the creating write
+    /// what can reach nobody.
+    There(Option<Outcome>),
     Refused(String),
 }
 
@@ -117,7 +117,7 @@ pub(super) async fn create(client: Client, object: Notification, target: Target)
     let child = record::child(&object, &target);
     let api = children(&client, &object.namespace().unwrap_or_default());
     let creation = match api.create(&PostParams::default(), &child).await {
-        Ok(_) => Creation::Made,
+        Ok(made) => Creation::There(record::read(&made).and_then(|made| made.outcome)),
         Err(kube::Error::Api(status))
             if (400..500).contains(&status.code) && !matches!(status.code, 408 | 409 | 429) =>
         {
@@ -141,7 +141,7 @@ async fn look(api: &Api<PodNotification>, owner: &str, child: &PodNotification) 
                     found.owner == owner && Some(found.target.uid.as_str()) == wanted
                 });
                 return match ours {
-                    Some(_) => Creation::Found(Box::new(found)),
+                    Some(found) => Creation::There(found.outcome),
                     None => Creation::Refused(format!("podnotification {name} is somebody else's")),
                 };
             }

@@ -20,7 +20,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 pub(super) enum Entry {
     /// Nobody has begun with it; `busy` while its pods are being listed.
     New {
-        object: Notification,
+        object: Box<Notification>,
         busy: bool,
     },
     Active(Box<Active>),
