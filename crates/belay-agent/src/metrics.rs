@@ -20,7 +20,7 @@ struct FeatureLabel {
 
 /// Handles to every metric of the agent.
 #[derive(Debug)]
-pub(crate) struct Metrics {
+pub struct Metrics {
     registry: Registry,
     /// From the moment a notification is met to the moment its result is on the server.
     pub(crate) delivery: Histogram,
@@ -37,7 +37,8 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    pub(crate) fn new(gates: FeatureGates) -> Self {
+    /// Metrics of an agent with these gates.
+    pub fn new(gates: FeatureGates) -> Self {
         let mut registry = Registry::default();
         // 1 ms to about 65 s.
         let seconds = || Histogram::new(exponential_buckets(0.001, 2.0, 17));
@@ -100,7 +101,7 @@ impl Metrics {
     }
 
     /// Everything in the text format of OpenMetrics.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let mut text = String::new();
         match prometheus_client::encoding::text::encode(&mut text, &self.registry) {
             Ok(()) => text,

@@ -9,16 +9,18 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 use kube::CustomResourceExt;
 use serde_json::json;
 
+use crate::fanout::Notification;
 use crate::notification::{PodNotification, State};
 
 /// Every definition that a cluster needs, in the order in which they are listed.
 #[must_use]
 pub fn crds() -> Vec<CustomResourceDefinition> {
-    vec![pod_notification()]
+    [PodNotification::crd(), Notification::crd()]
+        .map(with_state)
+        .to_vec()
 }
 
-fn pod_notification() -> CustomResourceDefinition {
-    let mut crd = PodNotification::crd();
+fn with_state(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
     for schema in schemas(&mut crd) {
         // The state reads New from the moment of creation, before anybody wrote a status: a
         // server fills the default in whenever it reads the object.

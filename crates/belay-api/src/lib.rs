@@ -12,6 +12,7 @@
 
 pub mod crd;
 pub mod decode;
+pub mod fanout;
 pub mod field;
 pub mod gates;
 pub mod metadata;

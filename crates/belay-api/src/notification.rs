@@ -20,6 +20,9 @@ pub const DEFAULT_DEADLINE_SECONDS: i32 = 60;
 /// Longest label key: a DNS subdomain, a slash, and a name of 63 characters.
 pub(crate) const LABEL_KEY_MAX_LENGTH: usize = 253 + 1 + 63;
 
+/// What a label key looks like, but for the length of its name.
+pub(crate) const LABEL_KEY_PATTERN: &str = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$";
+
 /// Which notifier to run in which pod. Immutable.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[kube(
@@ -59,12 +62,16 @@ pub struct PodNotificationSpec {
     /// the pod declares it. Required, immutable.
     #[schemars(
         length(min = 1, max = LABEL_KEY_MAX_LENGTH),
-        regex(
-            pattern = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$"
-        )
+        regex(pattern = LABEL_KEY_PATTERN)
     )]
     #[x_kube(validation = Rule::new("size(self.substring(self.lastIndexOf('/') + 1)) <= 63").message("name part must be no more than 63 bytes"))]
     pub notifier: String,
+
+    /// UID of the pod to notify. A pod of the same name with another UID is another pod, and the
+    /// notification fails at once as if there was none. Any pod of the name when not set.
+    #[serde(default, rename = "podUID", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 128))]
+    pub pod_uid: Option<String>,
 
     /// Seconds after creation, by the server's clock, after which nothing starts any more.
     /// Defaults to 60, at least 1.
@@ -79,7 +86,7 @@ pub struct PodNotificationSpec {
     pub ttl_seconds_after_finished: Option<i32>,
 }
 
-fn default_deadline_seconds() -> i32 {
+pub(crate) fn default_deadline_seconds() -> i32 {
     DEFAULT_DEADLINE_SECONDS
 }
 
@@ -90,6 +97,7 @@ impl PodNotificationSpec {
         Self {
             pod_name: pod_name.into(),
             notifier: notifier.into(),
+            pod_uid: None,
             deadline_seconds: DEFAULT_DEADLINE_SECONDS,
             ttl_seconds_after_finished: None,
         }

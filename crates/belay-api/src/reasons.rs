@@ -39,6 +39,8 @@ pub const NOTIFICATION_FAILED: &str = "NotificationFailed";
 pub const NOTIFICATION_CANCELLED: &str = "NotificationCancelled";
 /// No container of the pod declares the notifier; also the reason of `NotifierFound=False`.
 pub const NOT_DECLARED: &str = "NotDeclared";
+/// A PodNotification of a Notification could not be created.
+pub const FAILED_CREATE: &str = "FailedCreate";
 /// A signal was sent to a process that has no handler for it.
 pub const SIGNAL_NOT_HANDLED: &str = "SignalNotHandled";
 /// A hold was released by the node because its time was over or its handler failed.
@@ -58,6 +60,10 @@ pub const READY: &str = "Ready";
 pub const NOTIFIER_FOUND: &str = "NotifierFound";
 /// Of a notification by signal: whether every process it went to has a handler for it.
 pub const SIGNAL_HANDLED: &str = "SignalHandled";
+/// Of a Notification: whether its selector matched a running pod when it was created.
+pub const PODS_FOUND: &str = "PodsFound";
+/// Of a Notification: whether it has stopped notifying more pods.
+pub const STOPPED: &str = "Stopped";
 /// Of a notification that took a hold: whether the node had to release it by itself.
 pub const HOLD_FORCIBLY_RELEASED: &str = "HoldForciblyReleased";
 
@@ -65,6 +71,12 @@ pub const HOLD_FORCIBLY_RELEASED: &str = "HoldForciblyReleased";
 
 /// `NotifierFound=True`.
 pub const DECLARED: &str = "Declared";
+/// `PodsFound=True`.
+pub const SELECTED: &str = "Selected";
+/// `PodsFound=False`: no running pod matches.
+pub const NO_PODS: &str = "NoPods";
+/// `Stopped=True`: as many PodNotifications failed as `maxFailures` allows.
+pub const TOO_MANY_FAILURES: &str = "TooManyFailures";
 /// `SignalHandled=True`.
 pub const HANDLED: &str = "Handled";
 /// `SignalHandled=False`: the process ignores the signal.

@@ -13,6 +13,7 @@
 
 mod config_map;
 mod event;
+mod fanout;
 mod lease;
 mod namespace;
 mod node;
@@ -73,6 +74,7 @@ pub trait Rules: Send + Sync + std::fmt::Debug {
 
 pub const POD: &dyn Rules = &pod::PodRules;
 pub const POD_NOTIFICATION: &dyn Rules = &notification::PodNotificationRules;
+pub const NOTIFICATION: &dyn Rules = &fanout::NotificationRules;
 pub const NAMESPACE: &dyn Rules = &namespace::NamespaceRules;
 pub const NODE: &dyn Rules = &node::NodeRules;
 pub const EVENT: &dyn Rules = &event::EventRules;

@@ -40,22 +40,41 @@ mod cel {
 
     use super::crds;
 
-    /// The root schema of the PodNotification definition.
-    fn schema() -> Value {
-        let crd = serde_json::to_value(&crds()[0]).unwrap();
+    /// The root schema of a kind's definition.
+    pub(super) fn schema_of(kind: &str) -> Value {
+        let crd = crds()
+            .into_iter()
+            .find(|crd| crd.spec.names.kind == kind)
+            .unwrap();
+        let crd = serde_json::to_value(crd).unwrap();
         crd.pointer("/spec/versions/0/schema/openAPIV3Schema")
             .unwrap()
             .clone()
     }
 
-    /// What a stock server's CEL would say, in its words.
+    fn schema() -> Value {
+        schema_of("PodNotification")
+    }
+
+    pub(super) type Compiled = LazyLock<(Value, CompiledSchema)>;
+
+    pub(super) fn compile(kind: &str) -> (Value, CompiledSchema) {
+        let schema = schema_of(kind);
+        let compiled = kube_cel::compile_schema(&schema);
+        (schema, compiled)
+    }
+
     fn refusals(new: &Value, old: Option<&Value>) -> Vec<String> {
-        static SCHEMA: LazyLock<(Value, CompiledSchema)> = LazyLock::new(|| {
-            let schema = schema();
-            let compiled = kube_cel::compile_schema(&schema);
-            (schema, compiled)
-        });
-        let (schema, compiled) = &*SCHEMA;
+        static SCHEMA: Compiled = LazyLock::new(|| compile("PodNotification"));
+        refusals_by(&SCHEMA, new, old)
+    }
+
+    /// What a stock server's CEL would say, in its words.
+    pub(super) fn refusals_by(
+        (schema, compiled): &(Value, CompiledSchema),
+        new: &Value,
+        old: Option<&Value>,
+    ) -> Vec<String> {
         let default = |object: &Value| kube_cel::apply_defaults(schema, object);
         let (new, old) = (default(new), old.map(default));
         match Validator::new().validate_compiled(compiled, &new, old.as_ref()) {
@@ -79,8 +98,10 @@ mod cel {
 
     #[test]
     fn every_rule_compiles() {
-        let compiled = kube_cel::compile_schema(&schema());
-        assert_eq!(compiled.compilation_errors().len(), 0);
+        for crd in crds() {
+            let (_, compiled) = compile(&crd.spec.names.kind);
+            assert_eq!(compiled.compilation_errors().len(), 0);
+        }
     }
 
     #[test]
@@ -173,5 +194,83 @@ mod cel {
         let new = json!({"metadata": {"name": "n"}, "spec": spec()});
         // A server fills the default in first, and then the node's name is missing.
         assert_eq!(refusals(&new, Some(&old)), ["nodeName may be set once"]);
+    }
+}
+
+mod fanout {
+    use std::sync::LazyLock;
+
+    use serde_json::{Value, json};
+
+    use super::cel::{Compiled, compile, refusals_by};
+
+    static SCHEMA: Compiled = LazyLock::new(|| compile("Notification"));
+
+    fn object(policy: &str, status: Value) -> Value {
+        let spec = json!({"selector": {}, "notifier": "reload", "policy": policy});
+        json!({"apiVersion": "apps.k8s.io/v1alpha1", "kind": "Notification",
+               "metadata": {"name": "n"}, "spec": spec, "status": status})
+    }
+
+    #[test]
+    fn a_notification_without_status_is_accepted_and_reads_new() {
+        let bare = json!({"metadata": {"name": "n"}, "spec": {"selector": {}, "notifier": "x"}});
+        assert!(refusals_by(&SCHEMA, &bare, None).is_empty());
+        let stored = kube_cel::apply_defaults(&SCHEMA.0, &bare);
+        assert_eq!(stored["status"]["state"], "New");
+        assert_eq!(stored["spec"]["policy"], "AllPods");
+        assert_eq!(stored["spec"]["parallelism"], 0);
+    }
+
+    /// Every pair of statuses is judged alike by the definition and by the embedded server.
+    #[test]
+    fn the_definition_and_the_embedded_server_agree_on_statuses() {
+        let at = "2026-01-01T00:00:00Z";
+        let error = json!({"type": "TooManyFailures", "message": "m", "timestamp": at});
+        let statuses = [
+            json!({"state": "New"}),
+            json!({"state": "New", "startTime": at, "targetCount": 3, "pending": ["a/1", "b/2"]}),
+            json!({"state": "New", "startTime": "2026-01-01T00:00:01Z"}),
+            json!({"state": "New", "completeTime": at}),
+            json!({"state": "New", "startTime": at, "succeededCount": 2, "failedCount": 1,
+                   "settled": {"succeededCount": 1, "failedCount": 0, "podUIDs": ["1"]}}),
+            json!({"state": "Succeeded", "startTime": at}),
+            json!({"state": "Succeeded", "startTime": at, "completeTime": at, "succeededCount": 3}),
+            json!({"state": "Succeeded", "startTime": at, "completeTime": at, "succeededCount": 4}),
+            json!({"state": "Succeeded", "startTime": at, "completeTime": at, "failedCount": 1}),
+            json!({"state": "Failed", "startTime": at, "completeTime": at}),
+            json!({"state": "Failed", "startTime": at, "completeTime": at, "failedCount": 1}),
+            json!({"state": "Failed", "startTime": at, "completeTime": at, "error": error}),
+            json!({"state": "Failed", "startTime": at, "error": error}),
+        ];
+        let (mut accepted, mut refused) = (0, 0);
+        for policy in ["AllPods", "PreExistingPods"] {
+            for old in &statuses {
+                for new in &statuses {
+                    let (old, new) = (object(policy, old.clone()), object(policy, new.clone()));
+                    let (old, new) = (
+                        kube_cel::apply_defaults(&SCHEMA.0, &old),
+                        kube_cel::apply_defaults(&SCHEMA.0, &new),
+                    );
+                    let stock = refusals_by(&SCHEMA, &new, Some(&old));
+                    let ours = belay_api::rules::NOTIFICATION
+                        .validate_status(&new, &old)
+                        .errors;
+                    assert_eq!(
+                        stock.is_empty(),
+                        ours.is_empty(),
+                        "{policy} from {} to {}: {stock:?} and {ours:?}",
+                        old["status"],
+                        new["status"]
+                    );
+                    if ours.is_empty() {
+                        accepted += 1;
+                    } else {
+                        refused += 1;
+                    }
+                }
+            }
+        }
+        assert!(accepted >= 20 && refused >= 100, "{accepted} and {refused}");
     }
 }

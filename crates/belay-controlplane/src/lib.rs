@@ -9,8 +9,9 @@
 //!                                 counted at once
 //! ```
 //!
-//! Three long-running tasks: [`binder::run`]; [`namespaces::run`], which empties namespaces that are
-//! being deleted; [`nodes::run`], which tells when a node has gone silent.
+//! Four long-running tasks: [`binder::run`]; [`namespaces::run`], which empties namespaces that are
+//! being deleted; [`nodes::run`], which tells when a node has gone silent; [`owners::run`], which
+//! deletes what belongs to something that is gone.
 //!
 //! **Invariant:** the only way to the server is a `kube::Client`; nothing here knows whose server
 //! it is.
@@ -23,3 +24,4 @@ pub mod choose;
 pub mod ledger;
 pub mod namespaces;
 pub mod nodes;
+pub mod owners;

@@ -1,7 +1,8 @@
 //! What a PodNotification comes to at its creation.
 //!
 //! The embedded server asks in the creating write, so that a notification which can reach nobody is
-//! final from its first revision and nobody has to wait for an agent to say so.
+//! final from its first revision and nobody has to wait for an agent to say so. On a stock cluster
+//! the controller asks, as soon as it sees the notification.
 
 /// What is known of the pod that a notification names. The caller borrows it from its own copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +37,10 @@ pub enum Resolution {
         message: String,
     },
     /// Final at once and succeeded, with no containers and the condition `NotifierFound=False`.
-    NothingDeclared,
+    NothingDeclared {
+        /// Names the pod and the notifier.
+        message: String,
+    },
 }
 
 /// Decides for one notification.
@@ -44,7 +48,15 @@ pub enum Resolution {
 /// The order of the questions is the order in which a user can act on the answers: a pod that is
 /// not there, one that is going, one that does not run, and only then one that runs but does not
 /// declare the notifier.
-pub fn resolve(pod_name: &str, notifier: &str, pod: Option<PodFacts<'_>>) -> Resolution {
+///
+/// `wanted` is the UID in the notification's spec: another pod of the same name is not the one that
+/// was meant.
+pub fn resolve(
+    pod_name: &str,
+    wanted: Option<&str>,
+    notifier: &str,
+    pod: Option<PodFacts<'_>>,
+) -> Resolution {
     let Some(pod) = pod else {
         return Resolution::Failed {
             error: "PodNotFound",
@@ -53,6 +65,15 @@ pub fn resolve(pod_name: &str, notifier: &str, pod: Option<PodFacts<'_>>) -> Res
             ),
         };
     };
+    if let Some(wanted) = wanted.filter(|wanted| *wanted != pod.uid) {
+        return Resolution::Failed {
+            error: "PodNotFound",
+            message: format!(
+                "pod \"{pod_name}\" with UID {wanted} is gone, and the pod that has its name now is \
+                 another one; nothing was run"
+            ),
+        };
+    }
     if pod.terminating {
         return Resolution::Failed {
             error: "PodTerminating",
@@ -66,7 +87,9 @@ pub fn resolve(pod_name: &str, notifier: &str, pod: Option<PodFacts<'_>>) -> Res
             node: node.to_owned(),
             pod_uid: pod.uid.to_owned(),
         },
-        ("Running", Some(_)) => Resolution::NothingDeclared,
+        ("Running", Some(_)) => Resolution::NothingDeclared {
+            message: format!("no container of pod {pod_name} declares {notifier:?}"),
+        },
         (phase, _) => Resolution::Failed {
             error: "ContainerNotRunning",
             message: format!(
@@ -95,14 +118,14 @@ mod tests {
         match resolution {
             Resolution::Failed { error, .. } => error,
             Resolution::Assign { .. } => "assigned",
-            Resolution::NothingDeclared => "nothing declared",
+            Resolution::NothingDeclared { .. } => "nothing declared",
         }
     }
 
     #[test]
     fn a_running_pod_that_declares_the_notifier_is_assigned_to_its_node() {
         assert_eq!(
-            resolve("db", "lock", Some(running())),
+            resolve("db", None, "lock", Some(running())),
             Resolution::Assign {
                 node: "n1".into(),
                 pod_uid: "u1".into()
@@ -112,7 +135,14 @@ mod tests {
 
     #[test]
     fn the_podnotification_fails_immediately_if_the_pod_does_not_exist() {
-        assert_eq!(error_of(&resolve("db", "lock", None)), "PodNotFound");
+        assert_eq!(error_of(&resolve("db", None, "lock", None)), "PodNotFound");
+    }
+
+    #[test]
+    fn a_successor_of_the_same_name_is_not_the_pod_that_was_meant() {
+        let asked = |uid| resolve("db", Some(uid), "lock", Some(running()));
+        assert_eq!(error_of(&asked("u1")), "assigned");
+        assert_eq!(error_of(&asked("u0")), "PodNotFound");
     }
 
     #[test]
@@ -122,8 +152,10 @@ mod tests {
             ..running()
         };
         assert_eq!(
-            resolve("db", "lock", Some(pod)),
-            Resolution::NothingDeclared
+            resolve("db", None, "lock", Some(pod)),
+            Resolution::NothingDeclared {
+                message: "no container of pod db declares \"lock\"".into()
+            }
         );
     }
 
@@ -150,7 +182,7 @@ mod tests {
                             "nothing declared"
                         };
                         assert_eq!(
-                            error_of(&resolve("db", "lock", Some(facts))),
+                            error_of(&resolve("db", None, "lock", Some(facts))),
                             expected,
                             "{facts:?}"
                         );
@@ -166,7 +198,7 @@ mod tests {
             phase: "Pending",
             ..running()
         };
-        let Resolution::Failed { message, .. } = resolve("db", "lock", Some(pod)) else {
+        let Resolution::Failed { message, .. } = resolve("db", None, "lock", Some(pod)) else {
             panic!("a pending pod cannot be notified");
         };
         assert!(

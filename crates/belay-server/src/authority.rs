@@ -198,8 +198,9 @@ pub(crate) fn allows(ask: &Ask<'_>) -> bool {
             _ => false,
         },
         Role::Controller => match (ask.resource, ask.subresource, ask.verb) {
-            ("podnotifications", None, Get | List | Watch | Delete) => true,
-            ("podnotifications", Some("status"), Get | Update | Patch) => true,
+            ("podnotifications", None, Get | List | Watch | Create | Patch | Delete) => true,
+            ("notifications", None, Get | List | Watch | Delete) => true,
+            ("podnotifications" | "notifications", Some("status"), Get | Update | Patch) => true,
             ("pods" | "nodes" | "leases", None, Get | List | Watch) => true,
             ("leases", None, Create | Update | Patch) => ask.namespace == Some("kube-system"),
             ("events", None, Create | Patch) => true,
@@ -211,8 +212,8 @@ pub(crate) fn allows(ask: &Ask<'_>) -> bool {
             ("pods", Some("status"), Get | Update | Patch) => true,
             ("events", None, Create | Patch) => true,
             ("namespaces", Some("finalize" | "status"), Update | Patch) => true,
-            // It collects what a namespace leaves behind, of every kind.
-            (_, None, Get | List | Watch | Delete | Verb::DeleteCollection) => true,
+            // It collects what a namespace or an owner leaves behind, of every kind.
+            (_, None, Get | List | Watch | Patch | Delete | Verb::DeleteCollection) => true,
             _ => false,
         },
     }

@@ -21,7 +21,8 @@ const TRIES: usize = 64;
 
 /// `metav1.DeleteOptions`, as far as it matters here.
 ///
-/// Owner references are not followed yet, so every propagation policy deletes the object alone.
+/// What belongs to the object is the owner collector's business. It is told by a finalizer when
+/// dependents are to be orphaned, or to go before their owner.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Options {
@@ -30,6 +31,30 @@ struct Options {
     dry_run: Vec<String>,
     propagation_policy: Option<String>,
     orphan_dependents: Option<bool>,
+}
+
+impl Options {
+    /// The finalizer by which the owner collector knows what to do with dependents; none when they
+    /// are to go after their owner.
+    fn finalizer(&self) -> Option<&'static str> {
+        match (self.propagation_policy.as_deref(), self.orphan_dependents) {
+            (Some("Orphan"), _) | (None, Some(true)) => Some("orphan"),
+            (Some("Foreground"), _) => Some("foregroundDeletion"),
+            _ => None,
+        }
+    }
+}
+
+fn with_finalizer(mut object: Value, finalizer: &str) -> Value {
+    let finalizers = meta_mut(&mut object)
+        .entry("finalizers")
+        .or_insert_with(|| json!([]));
+    if let Some(list) = finalizers.as_array_mut()
+        && !list.iter().any(|known| known == finalizer)
+    {
+        list.push(finalizer.into());
+    }
+    object
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -131,6 +156,10 @@ impl Api {
                     return Err(ApiError::conflict(kind, name, &why));
                 }
             }
+            let object = match options.finalizer() {
+                Some(finalizer) if !is_terminating(&object) => with_finalizer(object, finalizer),
+                _ => object,
+            };
             let plan = plan(
                 kind.strategy,
                 &object,
@@ -179,11 +208,13 @@ fn options(call: &Call<'_>, body: &Bytes) -> ApiResult<Options> {
             "dryRun: the only supported value is \"All\"",
         ));
     }
-    let policy = options
-        .propagation_policy
-        .as_deref()
-        .or_else(|| call.query.get("propagationPolicy"));
-    match (policy, options.orphan_dependents) {
+    if options.propagation_policy.is_none() {
+        options.propagation_policy = call.query.get("propagationPolicy").map(str::to_owned);
+    }
+    match (
+        options.propagation_policy.as_deref(),
+        options.orphan_dependents,
+    ) {
         (Some(_), Some(_)) => Err(ApiError::bad_request(
             "orphanDependents and propagationPolicy cannot both be set",
         )),

@@ -2,6 +2,7 @@
 
 mod age;
 mod nodes;
+mod notifications;
 mod plain;
 mod podnotifications;
 mod pods;
@@ -202,6 +203,7 @@ static KINDS: &[&Kind] = &[
     &roles::CLUSTER_ROLES,
     &roles::CLUSTER_ROLE_BINDINGS,
     &podnotifications::POD_NOTIFICATIONS,
+    &notifications::NOTIFICATIONS,
 ];
 
 /// The kinds this server serves, given its gates.

@@ -30,6 +30,23 @@ pub fn notification(name: &str, pod: &str, notifier: &str) -> NotificationBuilde
     }
 }
 
+/// Asks for `notifier` in the pods with this label that are there now.
+pub fn fanout(name: &str, label: (&str, &str), notifier: &str) -> FanoutBuilder {
+    let (key, value) = label;
+    FanoutBuilder {
+        object: json!({
+            "apiVersion": "apps.k8s.io/v1alpha1",
+            "kind": "Notification",
+            "metadata": { "name": name },
+            "spec": {
+                "selector": { "matchLabels": { key: value } },
+                "policy": "PreExistingPods",
+                "notifier": notifier,
+            },
+        }),
+    }
+}
+
 /// A handler that runs a command in the container.
 pub fn exec<const N: usize>(command: [&str; N]) -> Handler {
     Handler {
@@ -181,6 +198,33 @@ pub struct NotificationBuilder {
 impl NotificationBuilder {
     pub fn deadline(self, seconds: u32) -> Self {
         self.spec("deadlineSeconds", seconds)
+    }
+
+    /// Sets any field of the spec.
+    pub fn spec(mut self, field: &str, value: impl Into<Value>) -> Self {
+        self.object["spec"][field] = value.into();
+        self
+    }
+
+    pub fn build(self) -> Value {
+        self.object
+    }
+}
+
+/// A `Notification`, which is for many pods.
+#[derive(Debug, Clone)]
+pub struct FanoutBuilder {
+    object: Value,
+}
+
+impl FanoutBuilder {
+    /// Also the pods that come later.
+    pub fn all_pods(self) -> Self {
+        self.spec("policy", "AllPods")
+    }
+
+    pub fn parallelism(self, limit: i32) -> Self {
+        self.spec("parallelism", limit)
     }
 
     /// Sets any field of the spec.

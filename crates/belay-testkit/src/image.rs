@@ -26,21 +26,29 @@ const BUSYBOX_PROGRAM: &str = "/bin/busybox";
 pub struct Image {
     root: tempfile::TempDir,
     tags: Vec<(String, Vec<String>)>,
+    environment: Vec<String>,
+}
+
+/// Why no image can be made here, if none can.
+pub fn missing() -> Option<String> {
+    let found = Path::new(BUSYBOX_PROGRAM).exists();
+    (!found).then(|| format!("{BUSYBOX_PROGRAM} is missing; install busybox-static"))
 }
 
 impl Image {
     /// A shell and what goes with it, under [`PAUSE`] and [`BUSYBOX`].
     pub fn busybox() -> anyhow::Result<Self> {
         let root = tempfile::tempdir()?;
-        for dir in ["bin", "etc", "tmp", "proc", "sys", "dev", "var/run"] {
+        for dir in ["bin", "etc", "srv", "tmp", "proc", "sys", "dev", "var/run"] {
             fs::create_dir_all(root.path().join(dir))?;
         }
         fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755))?;
         fs::set_permissions(root.path().join("tmp"), fs::Permissions::from_mode(0o1777))?;
         fs::write(
             root.path().join("etc/passwd"),
-            "root:x:0:0::/:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n",
+            "root:x:0:0::/:/bin/sh\napp:x:1000:1000::/:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n",
         )?;
+        fs::write(root.path().join("etc/not-executable"), "#!/bin/sh\n")?;
         fs::copy(BUSYBOX_PROGRAM, root.path().join("bin/busybox"))
             .context("no /bin/busybox; install busybox-static")?;
         let applets = Command::new(BUSYBOX_PROGRAM).arg("--list").output()?;
@@ -52,10 +60,18 @@ impl Image {
         let image = Self {
             root,
             tags: Vec::new(),
+            environment: vec!["PATH=/bin".to_owned()],
         };
         Ok(image
             .tag(PAUSE, &["/bin/sleep", "2147483647"])
-            .tag(BUSYBOX, &["/bin/sh"]))
+            .tag(BUSYBOX, &["/bin/sleep", "2147483647"]))
+    }
+
+    /// Puts `NAME=value` into the environment of every process.
+    #[must_use]
+    pub fn environment(mut self, entry: String) -> Self {
+        self.environment.push(entry);
+        self
     }
 
     /// A program with the libraries it loads, under `tag`, on top of a shell.
@@ -92,11 +108,11 @@ impl Image {
         tar(self.root.path(), &layer, ".")?;
         let digest = hex(&Sha256::digest(fs::read(&layer)?));
         let mut manifest = Vec::new();
-        for (tag, entrypoint) in &self.tags {
+        for (tag, command) in &self.tags {
             let config = serde_json::to_vec(&json!({
                 "architecture": if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" },
                 "os": "linux",
-                "config": {"Entrypoint": entrypoint, "Env": ["PATH=/bin"]},
+                "config": {"Cmd": command, "Env": self.environment},
                 "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{digest}")]},
                 "history": [],
             }))?;

@@ -6,7 +6,8 @@
 //!     │         └── Reaper (a shell that waits for the test to end, however it ends)
 //!     │
 //!     ├──> Rest      HTTPS as any client speaks it, with or without credentials
-//!     └──> Kubectl   a stock kubectl
+//!     ├──> Kubectl   a stock kubectl
+//!     └──> Containerd ──spawns──> a private containerd; Kubelet runs pods on it
 //! ```
 //!
 //! **Invariant:** nothing here reaches into the product. Tests see what a user sees: the program,
@@ -18,9 +19,11 @@
 pub mod binary;
 pub mod build;
 pub mod cluster;
+pub mod containerd;
 pub mod image;
 pub mod instance;
 pub mod kubectl;
+pub mod kubelet;
 pub mod processes;
 pub mod reaper;
 pub mod rest;
@@ -28,10 +31,15 @@ pub mod skip;
 pub mod stage;
 pub mod wait;
 
-pub use build::{Handler, NotificationBuilder, PodBuilder, exec, notification, pod, signal};
+pub use build::{
+    FanoutBuilder, Handler, NotificationBuilder, PodBuilder, exec, fanout, notification, pod,
+    signal,
+};
 pub use cluster::{Cluster, Part};
+pub use containerd::Containerd;
 pub use instance::{Builder, Instance};
 pub use kubectl::Kubectl;
+pub use kubelet::{ContainerSpec, Kubelet, PodSpec};
 pub use rest::{Reply, Rest};
 pub use stage::Stage;
 pub use wait::{eventually, eventually_within, lines, until_file};
@@ -44,3 +52,5 @@ pub const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 pub const EVENTS: &str = "/api/v1/namespaces/default/events";
 /// Where its notifications are found.
 pub const NOTIFICATIONS: &str = "/apis/apps.k8s.io/v1alpha1/namespaces/default/podnotifications";
+/// Where its notifications of many pods are found.
+pub const FANOUTS: &str = "/apis/apps.k8s.io/v1alpha1/namespaces/default/notifications";

@@ -107,11 +107,15 @@ Examples:
   belay notify reload pod/web
   belay notify flush-logs web-0 web-1 --timeout 30s
   belay notify lock pod/db --dry-run      which containers declare it, and what would run
+  belay notify reload -l app=web --parallelism 10 --max-failures 3
+  belay notify reload -l app=web --policy AllPods --no-wait    also pods that come later
 
-Exit codes: 0 every handler succeeded, 1 one failed, 3 no container declares the notifier.")]
+Ctrl-C cancels: what was created is deleted, which kills the handlers that run; with --keep they go on.
+
+Exit codes: 0 every handler succeeded, 1 one failed or it was cancelled, 2 wrong usage, 3 no pod matches or no container declares the notifier.")]
     Notify(NotifyArgs),
 
-    /// List objects: pn (podnotifications), pods, nodes
+    /// List objects: ntf (notifications), pn (podnotifications), pods, nodes
     #[command(after_help = "\
 Examples:
   belay get pn
@@ -123,6 +127,7 @@ Examples:
     #[command(after_help = "\
 Examples:
   belay describe pn/web-reload-x7k2p
+  belay describe ntf/notify-reload-k4m8z
   belay describe pod/web")]
     Describe(DescribeArgs),
 
@@ -133,10 +138,20 @@ Example:
   belay token create --data-dir /var/lib/belay --node n1 > n1.kubeconfig")]
     Server(ServerArgs),
 
-    /// Run a node that joins a server
+    /// Run the controllers of a stock cluster; of several replicas one acts
     #[command(after_help = "\
-Example:
-  belay agent --mode=node --kubeconfig n1.kubeconfig --node-name n1 --data-dir /var/lib/belay-agent")]
+Examples:
+  belay controller                                in a pod of the cluster
+  belay controller --kubeconfig admin.kubeconfig  from outside
+
+`belay manifests` prints everything a cluster needs, this command among it.")]
+    Controller(ControllerArgs),
+
+    /// Run a node that joins a server, or work beside a kubelet
+    #[command(after_help = "\
+Examples:
+  belay agent --mode=node --kubeconfig n1.kubeconfig --node-name n1 --data-dir /var/lib/belay-agent
+  belay agent --mode=companion --node-name n1 --data-dir /var/lib/belay-companion")]
     Agent(AgentArgs),
 
     /// Make credentials for users and nodes
@@ -261,6 +276,16 @@ pub(crate) struct AgentArgs {
     /// How many actions run at once
     #[arg(long, value_name = "COUNT", default_value = "16", value_parser = clap::value_parser!(u16).range(1..))]
     pub max_actions: u16,
+    /// Socket of the container runtime, for --mode=companion
+    #[arg(
+        long,
+        value_name = "ENDPOINT",
+        env = "CONTAINER_RUNTIME_ENDPOINT",
+        default_value = "unix:///run/containerd/containerd.sock"
+    )]
+    pub runtime_endpoint: String,
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
     #[command(flatten)]
     pub gates: Gates,
 }
@@ -282,6 +307,35 @@ pub(crate) struct ManifestsArgs {
     /// Who runs what notifications ask for
     #[arg(long, value_name = "EXECUTOR", default_value = "agent")]
     pub executor: Executor,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ControllerArgs {
+    /// Who runs what notifications ask for
+    #[arg(long, value_name = "EXECUTOR", default_value = "agent")]
+    pub executor: Executor,
+    /// Address for metrics and health, plain HTTP; port 0 takes a free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
+    pub listen: SocketAddr,
+    /// Name of this replica, different from all others [default: the host name and something random]
+    #[arg(long, value_name = "NAME")]
+    pub identity: Option<String>,
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+    #[command(flatten)]
+    pub gates: Gates,
+}
+
+/// What a role needs to know of the stock cluster that it works in.
+#[derive(Debug, Args)]
+pub(crate) struct ClusterArgs {
+    /// Namespace of the leases of controller and companions
+    #[arg(long, value_name = "NS", default_value = belay_api::SYSTEM_NAMESPACE)]
+    pub lease_namespace: String,
+    /// Work on a cluster without the admission policies: whoever may create notifications can then
+    /// trigger every notifier, and whoever may change pods can choose what is run
+    #[arg(long)]
+    pub allow_unprotected_triggers: bool,
 }
 
 #[derive(Debug, Args)]
@@ -343,26 +397,52 @@ pub(crate) struct NotifyArgs {
     /// Pods to notify: pod/NAME, or just NAME
     #[arg(value_name = "pod/NAME")]
     pub pods: Vec<String>,
-    /// Notify the pods that match a label selector
-    #[arg(short = 'l', long, value_name = "SELECTOR", hide = true)]
+    /// Notify the running pods that match a label selector
+    #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "pods")]
     pub selector: Option<String>,
+    /// Which pods: those there are now, or also those that come later [default: PreExistingPods]
+    #[arg(long, value_name = "P", requires = "selector", ignore_case = true)]
+    pub policy: Option<Policy>,
+    /// How many pods to notify at a time [default: all]
+    #[arg(long, value_name = "N", requires = "selector", value_parser = clap::value_parser!(i32).range(0..))]
+    pub parallelism: Option<i32>,
+    /// Notify no more pods after this many failures
+    #[arg(long, value_name = "N", requires = "selector", value_parser = clap::value_parser!(i32).range(1..))]
+    pub max_failures: Option<i32>,
     /// Nothing starts after this long, and the wait ends soon after: 30s, 2m, 1m30s [default: 60s]
     #[arg(long, value_name = "D", value_parser = duration)]
     pub timeout: Option<Duration>,
-    /// Only say which containers declare the notifier and what would run
+    /// Only say which containers declare the notifier and what would run; with -l also which rights are missing
     #[arg(long)]
     pub dry_run: bool,
-    /// Do not wait for the results; the notifications are kept
+    /// Do not wait for the results; what was created is kept and goes on
     #[arg(long, conflicts_with = "dry_run")]
     pub no_wait: bool,
-    /// Keep the notifications when they have ended
+    /// Keep what was created: it is not deleted at the end, and Ctrl-C does not cancel it
     #[arg(long)]
     pub keep: bool,
 }
 
+/// Which of the pods that match a selector are notified.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "PascalCase")]
+pub(crate) enum Policy {
+    AllPods,
+    PreExistingPods,
+}
+
+impl From<Policy> for belay_api::fanout::PodSelectionPolicy {
+    fn from(policy: Policy) -> Self {
+        match policy {
+            Policy::AllPods => Self::AllPods,
+            Policy::PreExistingPods => Self::PreExistingPods,
+        }
+    }
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct GetArgs {
-    /// What to list: pn, pods, nodes (or pn/NAME)
+    /// What to list: ntf, pn, pods, nodes (or pn/NAME)
     pub kind: String,
     /// Only these
     pub names: Vec<String>,

@@ -1,6 +1,9 @@
 //! `belay describe`: one object, what it says, and what happened to it in order.
 
-use belay_api::notification::PodNotification;
+mod notification;
+
+use belay_api::fanout::{Notification, OWNER_LABEL};
+use belay_api::notification::{Condition, PodNotification};
 use belay_api::pod::{ContainerState, Pod};
 use k8s_openapi::api::core::v1::Event;
 use kube::ResourceExt as _;
@@ -23,10 +26,11 @@ pub(crate) async fn run(global: &Global, args: &DescribeArgs) -> anyhow::Result<
     };
     let connection = connect(global).await?;
     match kind {
+        Kind::Notification => fanout(&connection, &name, global.output).await,
         Kind::PodNotification => notification(&connection, &name, global.output).await,
         Kind::Pod => pod(&connection, &name, global.output).await,
         Kind::Node => Err(usage(
-            "describe knows pn/NAME and pod/NAME; for nodes use `belay get nodes -o yaml` or kubectl",
+            "describe knows ntf/NAME, pn/NAME and pod/NAME; for nodes use `belay get nodes -o yaml` or kubectl",
         )),
     }
 }
@@ -53,6 +57,33 @@ async fn notification(
     )
     .await?;
     format::out(&describe_notification(&object, &events))?;
+    Ok(Exit::Done)
+}
+
+async fn fanout(
+    connection: &Connection,
+    name: &str,
+    output: Option<Format>,
+) -> anyhow::Result<Exit> {
+    let client = &connection.client;
+    let api: Api<Notification> = Api::namespaced(client.clone(), &connection.namespace);
+    let object = api
+        .get(name)
+        .await
+        .map_err(|error| connection.explain(error))?;
+    if let Some(format @ (Format::Json | Format::Yaml)) = output {
+        format::print(&object, format)?;
+        return Ok(Exit::Done);
+    }
+    let uid = object.uid().unwrap_or_default();
+    let events = events_of(connection, "Notification", &uid).await?;
+    let api: Api<PodNotification> = Api::namespaced(client.clone(), &connection.namespace);
+    let label = format!("{OWNER_LABEL}={uid}");
+    let children = api
+        .list(&ListParams::default().labels(&label))
+        .await
+        .map_err(|error| connection.explain(error))?;
+    format::out(&notification::describe(&object, &children.items, &events))?;
     Ok(Exit::Done)
 }
 
@@ -119,6 +150,22 @@ fn section(heading: &str, body: &str) -> String {
     text
 }
 
+fn conditions(conditions: &[Condition]) -> String {
+    let mut table = Table::new(["TYPE", "STATUS", "REASON", "MESSAGE"]);
+    for condition in conditions {
+        table.row([
+            &condition.type_,
+            &condition.status,
+            &condition.reason,
+            &condition.message,
+        ]);
+    }
+    if table.is_empty() {
+        return String::new();
+    }
+    section("Conditions", &table.to_string())
+}
+
 fn describe_notification(object: &PodNotification, events: &[Event]) -> String {
     let none = Default::default();
     let status = object.status.as_ref().unwrap_or(&none);
@@ -166,18 +213,7 @@ fn describe_notification(object: &PodNotification, events: &[Event]) -> String {
     if !containers.is_empty() {
         out.push_str(&section("Containers", &containers.to_string()));
     }
-    let mut conditions = Table::new(["TYPE", "STATUS", "REASON", "MESSAGE"]);
-    for condition in &status.conditions {
-        conditions.row([
-            &condition.type_,
-            &condition.status,
-            &condition.reason,
-            &condition.message,
-        ]);
-    }
-    if !conditions.is_empty() {
-        out.push_str(&section("Conditions", &conditions.to_string()));
-    }
+    out.push_str(&conditions(&status.conditions));
     let timeline = Timeline::of_notification(object, events);
     out.push_str(&section("Timeline", &timeline.render().to_string()));
     out

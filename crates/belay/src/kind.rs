@@ -5,16 +5,29 @@ use crate::exit::usage;
 /// A kind and where the server keeps it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
+    Notification,
     PodNotification,
     Pod,
     Node,
 }
 
 impl Kind {
-    const ALL: [Kind; 3] = [Kind::PodNotification, Kind::Pod, Kind::Node];
+    const ALL: [Kind; 4] = [
+        Kind::Notification,
+        Kind::PodNotification,
+        Kind::Pod,
+        Kind::Node,
+    ];
 
     fn names(self) -> &'static [&'static str] {
         match self {
+            Kind::Notification => &[
+                "ntf",
+                "notification",
+                "notifications",
+                "notification.apps.k8s.io",
+                "notifications.apps.k8s.io",
+            ],
             Kind::PodNotification => &[
                 "pn",
                 "podnotification",
@@ -30,6 +43,7 @@ impl Kind {
     /// The path of the collection, or of one object in it.
     pub(crate) fn path(self, namespace: Option<&str>, name: Option<&str>) -> String {
         let (root, plural) = match self {
+            Kind::Notification => ("/apis/apps.k8s.io/v1alpha1", "notifications"),
             Kind::PodNotification => ("/apis/apps.k8s.io/v1alpha1", "podnotifications"),
             Kind::Pod => ("/api/v1", "pods"),
             Kind::Node => ("/api/v1", "nodes"),
@@ -56,6 +70,7 @@ impl Kind {
     /// What its objects are called in sentences.
     pub(crate) fn plural(self) -> &'static str {
         match self {
+            Kind::Notification => "notifications",
             Kind::PodNotification => "podnotifications",
             Kind::Pod => "pods",
             Kind::Node => "nodes",
@@ -73,7 +88,7 @@ impl std::str::FromStr for Kind {
             .find(|kind| kind.names().contains(&lower.as_str()))
             .ok_or_else(|| {
                 usage(format!(
-                    "unknown kind {text:?}: known are pn, pods and nodes"
+                    "unknown kind {text:?}: known are ntf, pn, pods and nodes"
                 ))
             })
     }
@@ -111,6 +126,8 @@ mod tests {
     fn kinds_answer_to_all_their_names() {
         for (text, kind) in [
             ("pn", Kind::PodNotification),
+            ("ntf", Kind::Notification),
+            ("notifications", Kind::Notification),
             ("PodNotifications", Kind::PodNotification),
             ("podnotification.apps.k8s.io", Kind::PodNotification),
             ("po", Kind::Pod),

@@ -1,4 +1,5 @@
 //! `belay notify`: creates PodNotifications, waits for them, says what came of them, cleans up.
+//! With a selector it is one Notification; see [`fleet`].
 //!
 //! ```text
 //!  targets --> create (one each, one label for all) --> watch by that label --> report
@@ -10,6 +11,7 @@
 //! being killed, unless it was told to keep it. Deleting what still runs cancels it.
 
 mod board;
+mod fleet;
 mod preview;
 mod report;
 
@@ -32,7 +34,7 @@ use crate::signals::Interrupts;
 use board::Board;
 
 pub(crate) use preview::action;
-pub(crate) use report::{detail, result};
+pub(crate) use report::{detail, failure, result};
 
 /// The label that ties together what one command created, so that one watch sees all of it.
 const REQUEST_LABEL: &str = "apps.k8s.io/notify-request";
@@ -43,6 +45,9 @@ const CONCURRENT: usize = 16;
 
 /// Runs the command.
 pub(crate) async fn run(global: &Global, args: &NotifyArgs) -> anyhow::Result<Exit> {
+    if let Some(selector) = &args.selector {
+        return fleet::run(global, args, selector).await;
+    }
     let pods = targets(args)?;
     let connection = connect(global).await?;
     if args.dry_run {
@@ -128,11 +133,6 @@ enum Ending {
 
 /// The pods named on the command line, each once, in order.
 fn targets(args: &NotifyArgs) -> anyhow::Result<Vec<String>> {
-    if args.selector.is_some() {
-        return Err(usage(
-            "-l: selectors need Notification, which this server does not serve yet; name the pods: belay notify NOTIFIER pod/NAME ...",
-        ));
-    }
     let mut pods = Vec::new();
     for text in &args.pods {
         let (kind, name) = reference(text, Some(Kind::Pod))?;
@@ -147,7 +147,7 @@ fn targets(args: &NotifyArgs) -> anyhow::Result<Vec<String>> {
     }
     if pods.is_empty() {
         return Err(usage(
-            "no pod named: belay notify NOTIFIER pod/NAME ... (`belay get pods` lists them)",
+            "no pod named: belay notify NOTIFIER pod/NAME ..., or -l SELECTOR (`belay get pods` lists them)",
         ));
     }
     Ok(pods)
@@ -317,11 +317,14 @@ fn to_value(object: &PodNotification) -> anyhow::Result<Value> {
 mod tests {
     use super::*;
 
-    fn args(pods: &[&str]) -> NotifyArgs {
+    pub(super) fn args(pods: &[&str]) -> NotifyArgs {
         NotifyArgs {
             notifier: "reload".into(),
             pods: pods.iter().map(|p| (*p).to_owned()).collect(),
             selector: None,
+            policy: None,
+            parallelism: None,
+            max_failures: None,
             timeout: None,
             dry_run: false,
             no_wait: false,
@@ -341,15 +344,6 @@ mod tests {
             let error = targets(&args(pods)).unwrap_err();
             assert_eq!(crate::exit::of_error(&error), Exit::Usage, "{pods:?}");
         }
-    }
-
-    #[test]
-    fn a_selector_is_refused_with_the_reason() {
-        let mut with_selector = args(&[]);
-        with_selector.selector = Some("app=web".into());
-        let error = targets(&with_selector).unwrap_err();
-        assert!(error.to_string().contains("does not serve yet"), "{error}");
-        assert_eq!(crate::exit::of_error(&error), Exit::Usage);
     }
 
     #[test]

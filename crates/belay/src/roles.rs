@@ -1,4 +1,5 @@
-//! Wires the roles together: `up` runs all of them in one process, `server` and `agent` some.
+//! Wires the roles together: `up` runs all of them in one process, `server` and `agent` some. Those
+//! of a stock cluster are in [`crate::cluster`].
 //!
 //! ```text
 //!            CancellationToken (SIGTERM, SIGINT, or a role that failed)
@@ -25,6 +26,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::{AgentArgs, AgentMode, Global, Runtime, ServerArgs, TokenCommand, UpArgs};
+use crate::cluster;
 use crate::connect;
 use crate::exit::{Exit, usage};
 use crate::format;
@@ -90,11 +92,7 @@ pub(crate) async fn server(args: ServerArgs) -> anyhow::Result<Exit> {
 pub(crate) async fn agent(global: &Global, args: AgentArgs) -> anyhow::Result<Exit> {
     match args.mode {
         AgentMode::Node => {}
-        AgentMode::Companion => {
-            return Err(usage(
-                "--mode=companion is not in this version; use --mode=node",
-            ));
-        }
+        AgentMode::Companion => return cluster::companion(global, args).await,
     }
     refuse_cri(args.runtime)?;
     if global.kubeconfig.is_none() && std::env::var_os("KUBECONFIG").is_none() {
@@ -271,13 +269,13 @@ type Role = Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>;
 
 /// What runs in this process, and the token that ends it.
 #[derive(Default)]
-struct Roles {
-    stop: CancellationToken,
+pub(crate) struct Roles {
+    pub(crate) stop: CancellationToken,
     roles: Vec<(&'static str, Role)>,
 }
 
 impl Roles {
-    fn add(
+    pub(crate) fn add(
         &mut self,
         name: &'static str,
         role: impl Future<Output = anyhow::Result<()>> + Send + 'static,
@@ -309,18 +307,24 @@ impl Roles {
             belay_controlplane::nodes::run(client, stop).await;
             Ok(())
         });
+        let client = server.connect(Identity::controlplane());
+        let stop = self.stop.clone();
+        self.add("owner collector", async move {
+            belay_controlplane::owners::run(client, stop).await;
+            Ok(())
+        });
         if gates.enabled(Feature::ContainerNotifier) {
             let client = server.connect(Identity::controller());
             let stop = self.stop.clone();
             self.add("controllers", async move {
-                belay_controllers::expiry::run(client, stop).await;
+                belay_controllers::Controllers::new(client).run(stop).await;
                 Ok(())
             });
         }
     }
 
     /// Runs until a signal comes or a role ends; then ends all of them.
-    async fn run(
+    pub(crate) async fn run(
         self,
         interrupts: &Interrupts,
         announce: impl Future<Output = anyhow::Result<()>> + Send + 'static,

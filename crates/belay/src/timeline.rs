@@ -5,6 +5,7 @@
 //! its ends have them, and within one second the steps are put into the only order in which they
 //! can have happened.
 
+use belay_api::fanout::Notification;
 use belay_api::notification::PodNotification;
 use belay_api::pod::Pod;
 use jiff::Timestamp;
@@ -80,6 +81,43 @@ impl Timeline {
                     None => status.state.to_string(),
                 },
             );
+        }
+        timeline.add_events(events);
+        timeline
+    }
+
+    /// The life of a Notification, and of the PodNotifications that belong to it.
+    pub(crate) fn of_fanout(
+        object: &Notification,
+        children: &[PodNotification],
+        events: &[Event],
+    ) -> Timeline {
+        let mut timeline = Timeline::default();
+        let spec = &object.spec;
+        timeline.add(
+            object.metadata.creation_timestamp.as_ref(),
+            Rank::Created,
+            || format!("created: {:?}, {}", spec.notifier, spec.policy),
+        );
+        if let Some(status) = &object.status {
+            timeline.add(status.start_time.as_ref(), Rank::Claimed, || {
+                format!("acknowledged: {} pods", status.target_count)
+            });
+            timeline.add(status.complete_time.as_ref(), Rank::Finished, || {
+                status.state.to_string()
+            });
+        }
+        for child in children {
+            let pod = &child.spec.pod_name;
+            timeline.add(
+                child.metadata.creation_timestamp.as_ref(),
+                Rank::Started,
+                || format!("{pod}: notified"),
+            );
+            let complete = child.status.as_ref().and_then(|s| s.complete_time.as_ref());
+            timeline.add(complete, Rank::Ended, || {
+                format!("{pod}: {}", child.state())
+            });
         }
         timeline.add_events(events);
         timeline

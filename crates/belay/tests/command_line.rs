@@ -42,7 +42,11 @@ fn wrong_usage_exits_2_and_says_what_is_right() {
         (&["frobnicate"][..], "unrecognized subcommand"),
         (&["notify"], "<NOTIFIER>"),
         (&["notify", "reload"], "pod/NAME"),
-        (&["notify", "reload", "-l", "app=web"], "does not serve yet"),
+        (
+            &["notify", "reload", "-l", "app=web", "--policy", "AllPods"],
+            "--no-wait",
+        ),
+        (&["notify", "reload", "-l", "app in"], "-l \"app in\""),
         (&["notify", "reload", "svc/web"], "unknown kind"),
         (&["notify", "reload", "web", "--timeout", "soon"], "30s, 2m"),
         (&["get", "deployments"], "pn, pods and nodes"),
@@ -50,8 +54,13 @@ fn wrong_usage_exits_2_and_says_what_is_right() {
         (&["up", "--runtime", "cri"], "not in this version"),
         (&["up", "--feature-gates", "Nope=true"], "ContainerNotifier"),
         (
-            &["agent", "--mode=companion", "--data-dir", "/x"],
-            "not in this version",
+            &[
+                "agent",
+                "--mode=companion",
+                "--node-name=belay-controller",
+                "--data-dir=/x",
+            ],
+            "the controller's lease",
         ),
         (&["agent", "--data-dir", "/x"], "token create"),
         (&["token", "create", "--node", "UPPER"], "lower case"),

@@ -20,10 +20,11 @@ pub(super) async fn once(
     timeout: Duration,
     stop: CancellationToken,
 ) -> Result<(), String> {
+    // What talks is boxed: most probes are of another kind, and should not be as big as the biggest.
     match check {
         // Its timeout begins with its process and is kept by the runtime, which also kills it.
         Check::Exec { command } => exec(target, command, attempt, timeout, &stop).await,
-        Check::Http(request) => bounded(timeout, &stop, http::get(request)).await,
+        Check::Http(request) => bounded(timeout, &stop, Box::pin(http::get(request))).await,
         Check::Tcp { host, port } => bounded(timeout, &stop, connect(host, *port))
             .await
             .map(drop),
@@ -31,7 +32,7 @@ pub(super) async fn once(
             host,
             port,
             service,
-        } => bounded(timeout, &stop, grpc::check(host, *port, service)).await,
+        } => bounded(timeout, &stop, Box::pin(grpc::check(host, *port, service))).await,
     }
 }
 

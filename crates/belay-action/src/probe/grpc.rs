@@ -6,17 +6,17 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use super::check::{USER_AGENT, authority, causes, connect};
+use super::check::{USER_AGENT, authority, causes};
 
 pub(super) async fn check(host: &str, port: u16, service: &str) -> Result<(), String> {
-    // The transport's own words for a port that nobody listens on are poor.
-    drop(connect(host, port).await?);
-    let channel = Endpoint::from_shared(format!("http://{}", authority(host, port)))
+    let place = authority(host, port);
+    let unreached = |error| format!("cannot connect to {place}: {}", causes(&error));
+    let channel = Endpoint::from_shared(format!("http://{place}"))
         .and_then(|endpoint| endpoint.user_agent(USER_AGENT))
-        .map_err(|error| causes(&error))?
+        .map_err(unreached)?
         .connect()
         .await
-        .map_err(|error| causes(&error))?;
+        .map_err(unreached)?;
     let request = HealthCheckRequest {
         service: service.to_owned(),
     };

@@ -116,6 +116,7 @@ fn without_dots(path: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn place(text: &str) -> Place {
         let nowhere = Place {
@@ -168,6 +169,19 @@ mod tests {
         }
         for location in ["ftp://10.0.0.1/", "mailto:me", "http://", "http://a b/"] {
             assert_eq!(follow(&from, location), None, "{location:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_server_sends_leads_to_a_path_or_nowhere(
+            location in prop_oneof![".{0,40}", "[a-z:/?#.%\\[\\]@ 0-9]{0,40}"]
+        ) {
+            let from = place("http://10.0.0.1:8080/a/b");
+            if let Some(to) = follow(&from, &location) {
+                prop_assert!(to.path.path().starts_with('/'));
+                prop_assert!(!to.host.is_empty());
+            }
         }
     }
 }

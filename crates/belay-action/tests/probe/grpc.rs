@@ -71,4 +71,12 @@ async fn what_speaks_no_grpc_fails_with_words() {
     let check = grpc(silent.local_addr().unwrap(), "");
     let said = once(check, Duration::from_millis(200)).await;
     assert_eq!(said, Err("no answer within 0.2 s".to_owned()));
+    let nobody = silent.local_addr().unwrap();
+    drop(silent);
+    let said = once(grpc(nobody, ""), LONG).await.unwrap_err();
+    assert!(
+        said.starts_with(&format!("cannot connect to {nobody}: "))
+            && said.contains("Connection refused"),
+        "{said}"
+    );
 }

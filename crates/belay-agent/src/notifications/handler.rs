@@ -11,7 +11,7 @@ use belay_api::pod::{ContainerNotifier, NotifierAction, NotifierError, NotifierO
 use belay_api::signal::Signal;
 use belay_core::delivery::{Entry, Outlook, Record, Verdict};
 
-use crate::pods::PodView;
+use crate::lookup::Found;
 
 /// One container's handler.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,9 +118,10 @@ fn causes(error: &NotifierError) -> String {
 }
 
 /// What a fresh claim would be for.
-pub(crate) fn outlook(view: Option<&PodView>, handlers: &Result<Handlers, String>) -> Outlook {
-    let Some(view) = view else {
-        return Outlook::Refuse(Verdict::PodNotFound);
+pub(crate) fn outlook(found: &Found, handlers: &Result<Handlers, String>) -> Outlook {
+    let view = match found {
+        Found::Pod(view) => view,
+        Found::Refused(verdict) => return Outlook::Refuse(verdict.clone()),
     };
     if view.pod.is_terminating() {
         return Outlook::Refuse(Verdict::PodTerminating);

@@ -74,7 +74,9 @@ impl Verification {
             return Probed::TargetEnded;
         };
         let course = course(outcome, timeout, wall_millis());
-        probe::run(&*target, probe, &self.attempt, course, &self.cancel).await
+        // Boxed, because most actions have no probe and need no room for one.
+        let run = probe::run(&*target, probe, &self.attempt, course, &self.cancel);
+        Box::pin(run).await
     }
 
     /// The container, unless the runtime has forgotten it. One that cannot tell is asked again.

@@ -49,20 +49,7 @@ impl Rules for PodNotificationRules {
     }
 
     fn validate_update(&self, new: &Value, old: &Value, _: &FeatureGates) -> Review {
-        let (new, old) = (Cursor::new(new).get("spec"), Cursor::new(old).get("spec"));
-        let fields: BTreeSet<&str> = new
-            .object()
-            .into_iter()
-            .chain(old.object())
-            .flat_map(|spec| spec.keys().map(String::as_str))
-            .collect();
-        let changed = fields
-            .into_iter()
-            .filter(|field| new.get(field).value() != old.get(field).value())
-            .map(|field| {
-                FieldError::invalid(new.get(field).path(), new.get(field).owned(), IMMUTABLE)
-            });
-        changed.collect::<Vec<_>>().into()
+        immutable_spec(new, old).into()
     }
 
     fn validate_status(&self, new: &Value, old: &Value) -> Review {
@@ -77,40 +64,64 @@ impl Rules for PodNotificationRules {
     }
 }
 
+/// One error for each field of the spec that differs.
+pub(super) fn immutable_spec(new: &Value, old: &Value) -> Vec<FieldError> {
+    let (new, old) = (Cursor::new(new).get("spec"), Cursor::new(old).get("spec"));
+    let fields: BTreeSet<&str> = new
+        .object()
+        .into_iter()
+        .chain(old.object())
+        .flat_map(|spec| spec.keys().map(String::as_str))
+        .collect();
+    let changed = fields
+        .into_iter()
+        .filter(|field| new.get(field).value() != old.get(field).value())
+        .map(|field| FieldError::invalid(new.get(field).path(), new.get(field).owned(), IMMUTABLE));
+    changed.collect()
+}
+
 fn validate_spec(spec: &Cursor<'_>) -> Vec<FieldError> {
     let mut errors = Vec::new();
-    let named = |field: &str, rule: fn(&str) -> names::Problems, errors: &mut Vec<FieldError>| {
-        let at = spec.get(field);
-        if at.str().is_empty() {
-            errors.push(FieldError::required(at.path(), ""));
-        } else {
-            extend_invalid(errors, at.path(), at.str(), rule(at.str()));
-        }
-    };
-    named("podName", names::dns_subdomain, &mut errors);
-    named("notifier", names::label_key, &mut errors);
-    let deadline = spec.get("deadlineSeconds");
-    if let Some(seconds) = deadline.int().filter(|seconds| *seconds < 1) {
-        let detail = "must be greater than or equal to 1";
-        errors.push(FieldError::invalid(deadline.path(), seconds, detail));
+    named(&spec.get("podName"), names::dns_subdomain, &mut errors);
+    let uid = spec.get("podUID");
+    if uid.is_set() && !(1..=128).contains(&uid.str().len()) {
+        let detail = "must be the UID of a pod, at most 128 characters";
+        errors.push(FieldError::invalid(uid.path(), uid.owned(), detail));
     }
+    validate_common(spec, &mut errors);
+    errors
+}
+
+/// What every notification's spec has: the notifier, a deadline, a time to live.
+pub(super) fn validate_common(spec: &Cursor<'_>, errors: &mut Vec<FieldError>) {
+    named(&spec.get("notifier"), names::label_key, errors);
+    at_least_one(&spec.get("deadlineSeconds"), errors);
     let ttl = spec.get("ttlSecondsAfterFinished");
     if let Some(seconds) = ttl.int().filter(|seconds| *seconds < 0) {
         errors.push(not_negative(ttl.path(), seconds));
     }
-    errors
+}
+
+pub(super) fn at_least_one(at: &Cursor<'_>, errors: &mut Vec<FieldError>) {
+    if let Some(number) = at.int().filter(|number| *number < 1) {
+        let detail = "must be greater than or equal to 1";
+        errors.push(FieldError::invalid(at.path(), number, detail));
+    }
+}
+
+fn named(at: &Cursor<'_>, rule: fn(&str) -> names::Problems, errors: &mut Vec<FieldError>) {
+    if at.str().is_empty() {
+        errors.push(FieldError::required(at.path(), ""));
+    } else {
+        extend_invalid(errors, at.path(), at.str(), rule(at.str()));
+    }
 }
 
 /// What holds for a status by itself.
 fn validate_shape(status: &Cursor<'_>, errors: &mut Vec<FieldError>) {
     let state = status.get("state");
-    if !STATES.contains(&state.str()) {
-        errors.push(FieldError::not_supported(
-            state.path(),
-            state.str(),
-            &STATES,
-        ));
-    }
+    validate_state(&state, errors);
+    let known = ErrorType::ALL.map(ErrorType::as_str);
     let mut seen = BTreeSet::new();
     for container in status.get("containers").items() {
         let name = container.get("name");
@@ -119,14 +130,14 @@ fn validate_shape(status: &Cursor<'_>, errors: &mut Vec<FieldError>) {
         } else if !seen.insert(name.str()) {
             errors.push(FieldError::duplicate(name.path(), name.str()));
         }
-        validate_error(&container.get("error"), errors);
+        validate_error(&container.get("error"), &known, errors);
         if state.str() == "Succeeded" && !container.get("succeeded").is_true() {
             let detail = "every container has succeeded when the state is Succeeded";
             let at = container.get("succeeded");
             errors.push(FieldError::invalid(at.path(), at.owned(), detail));
         }
     }
-    validate_error(&status.get("error"), errors);
+    validate_error(&status.get("error"), &known, errors);
     validate_conditions(&status.get("conditions"), errors);
 
     let complete = status.get("completeTime");
@@ -152,21 +163,30 @@ fn validate_shape(status: &Cursor<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn validate_error(error: &Cursor<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn validate_state(state: &Cursor<'_>, errors: &mut Vec<FieldError>) {
+    if !STATES.contains(&state.str()) {
+        errors.push(FieldError::not_supported(
+            state.path(),
+            state.str(),
+            &STATES,
+        ));
+    }
+}
+
+pub(super) fn validate_error(error: &Cursor<'_>, known: &[&str], errors: &mut Vec<FieldError>) {
     if !error.is_set() {
         return;
     }
     let type_ = error.get("type");
-    if type_.str().parse::<ErrorType>().is_err() {
-        let known = ErrorType::ALL.map(ErrorType::as_str);
-        errors.push(FieldError::not_supported(type_.path(), type_.str(), &known));
+    if !known.contains(&type_.str()) {
+        errors.push(FieldError::not_supported(type_.path(), type_.str(), known));
     }
     if !error.get("timestamp").is_set() {
         errors.push(FieldError::required(error.get("timestamp").path(), ""));
     }
 }
 
-fn validate_conditions(conditions: &Cursor<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn validate_conditions(conditions: &Cursor<'_>, errors: &mut Vec<FieldError>) {
     let mut seen = BTreeSet::new();
     for condition in conditions.items() {
         let (type_, status) = (condition.get("type"), condition.get("status"));
@@ -197,12 +217,22 @@ fn validate_transition(new: &Cursor<'_>, old: &Cursor<'_>, errors: &mut Vec<Fiel
     if !is_final(old) {
         return;
     }
+    fixed(new, old, &FIXED_WHEN_FINAL, errors);
+}
+
+/// What may not change once `old` is final: its state, and these fields.
+pub(super) fn fixed(
+    new: &Cursor<'_>,
+    old: &Cursor<'_>,
+    fields: &[&str],
+    errors: &mut Vec<FieldError>,
+) {
     let (now, before) = (new.get("state"), old.get("state"));
     if now.str() != before.str() {
         let detail = format!("may not change: {} is final", before.str());
         errors.push(FieldError::invalid(now.path(), now.str(), detail));
     }
-    for field in FIXED_WHEN_FINAL {
+    for field in fields {
         let (now, before) = (new.get(field), old.get(field));
         if now.value() != before.value() {
             let detail = "may not change once the notification is final";
@@ -211,11 +241,11 @@ fn validate_transition(new: &Cursor<'_>, old: &Cursor<'_>, errors: &mut Vec<Fiel
     }
 }
 
-fn set_once(path: &Path, before: &str, now: &Cursor<'_>) -> FieldError {
+pub(super) fn set_once(path: &Path, before: &str, now: &Cursor<'_>) -> FieldError {
     let detail = format!("may be set once, and is {before:?}");
     FieldError::invalid(path, now.owned(), detail)
 }
 
-fn is_final(status: &Cursor<'_>) -> bool {
+pub(super) fn is_final(status: &Cursor<'_>) -> bool {
     matches!(status.get("state").str(), "Succeeded" | "Failed")
 }

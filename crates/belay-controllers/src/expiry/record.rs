@@ -8,12 +8,13 @@ use belay_api::notification::{
 };
 use belay_api::reasons;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
-use kube::{Resource as _, ResourceExt as _};
+use k8s_openapi::api::core::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt as _;
 
 use super::decide::{Facts, Progress, Verdict};
 use super::tracker::Key;
+use crate::event;
 
 impl Facts {
     /// Facts that are due now, whatever the time: for an object that has to be read again.
@@ -22,6 +23,14 @@ impl Facts {
             created: Timestamp::MIN,
             deadline: Duration::ZERO,
             progress: Progress::Unclaimed,
+        }
+    }
+
+    /// Facts of something that has ended.
+    pub(crate) fn finished(at: Option<Timestamp>, ttl: Option<Duration>) -> Facts {
+        Facts {
+            progress: Progress::Finished { at, ttl },
+            ..Facts::overdue()
         }
     }
 }
@@ -57,9 +66,8 @@ pub(super) fn facts(object: &PodNotification) -> Option<Facts> {
                 .map(|seconds| Duration::from_secs(seconds.try_into().unwrap_or(0))),
         }
     } else if let Some(executor) = executor {
-        let node = status.and_then(|status| status.node_name.as_deref());
         Progress::Claimed {
-            node: node.unwrap_or(executor).to_owned(),
+            executor: executor.to_owned(),
         }
     } else {
         Progress::Unclaimed
@@ -90,9 +98,9 @@ pub(super) fn ended(
                     .unwrap_or("(none)"),
             ),
         ),
-        Verdict::Interrupt { node } => (
+        Verdict::Interrupt { executor } => (
             ErrorType::Interrupted,
-            format!("node {node:?} claimed it and is not heard of any more; it may have run"),
+            format!("{executor:?} claimed it and is not heard of any more; it may have run"),
         ),
         Verdict::Leave | Verdict::LookAgain { .. } | Verdict::Collect => return None,
     };
@@ -118,32 +126,9 @@ pub(super) fn ended(
 /// The warning that goes with an end.
 pub(super) fn event(object: &PodNotification, now: Timestamp) -> Option<Event> {
     let error = object.status.as_ref()?.error.as_ref()?;
-    let mut reference: ObjectReference = object.object_ref(&());
-    reference.resource_version = None;
-    Some(Event {
-        metadata: ObjectMeta {
-            // As upstream names events: the object, and the time in hex.
-            name: Some(format!("{}.{:x}", object.name_any(), now.as_nanosecond())),
-            namespace: object.namespace(),
-            ..ObjectMeta::default()
-        },
-        involved_object: reference,
-        type_: Some("Warning".to_owned()),
-        reason: Some(reasons::NOTIFICATION_FAILED.to_owned()),
-        message: Some(format!("{}: {}", error.type_, error.message)),
-        action: Some("Expiring".to_owned()),
-        source: Some(EventSource {
-            component: Some("belay-controller".to_owned()),
-            host: None,
-        }),
-        reporting_component: Some("apps.k8s.io/belay-controller".to_owned()),
-        reporting_instance: Some("belay-controller".to_owned()),
-        event_time: Some(MicroTime(now)),
-        first_timestamp: Some(Time(now)),
-        last_timestamp: Some(Time(now)),
-        count: Some(1),
-        ..Event::default()
-    })
+    let message = format!("{}: {}", error.type_, error.message);
+    let reason = reasons::NOTIFICATION_FAILED;
+    Some(event::about(object, reason, "Expiring", message, now))
 }
 
 #[cfg(test)]
@@ -178,7 +163,9 @@ mod tests {
         );
         assert_eq!(
             progress(&json!({"state": "New", "nodeName": "n", "executor": "e"})),
-            Progress::Claimed { node: "n".into() }
+            Progress::Claimed {
+                executor: "e".into()
+            }
         );
     }
 
@@ -213,7 +200,9 @@ mod tests {
             ],
         }));
         let now = "2026-01-01T00:02:00Z".parse().unwrap();
-        let verdict = Verdict::Interrupt { node: "n".into() };
+        let verdict = Verdict::Interrupt {
+            executor: "n".into(),
+        };
         let ended = ended(&object, &verdict, now).unwrap();
         assert_eq!(ended.metadata.resource_version.as_deref(), Some("7"));
         let status = ended.status.as_ref().unwrap();

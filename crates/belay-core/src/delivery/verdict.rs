@@ -63,6 +63,11 @@ pub enum Verdict {
         /// What failed.
         message: String,
     },
+    /// It may not be run: what the pod declares now is not what it was created with.
+    Forbidden {
+        /// Why.
+        message: String,
+    },
 }
 
 impl Verdict {
@@ -87,6 +92,7 @@ impl Verdict {
             Verdict::Interrupted => Some("Interrupted"),
             Verdict::Cancelled { .. } => Some("Cancelled"),
             Verdict::Runtime { .. } => Some("RuntimeError"),
+            Verdict::Forbidden { .. } => Some("Forbidden"),
         }
     }
 
@@ -111,7 +117,8 @@ impl Verdict {
             | Verdict::Expired
             | Verdict::Interrupted
             | Verdict::Cancelled { .. }
-            | Verdict::Runtime { .. } => None,
+            | Verdict::Runtime { .. }
+            | Verdict::Forbidden { .. } => None,
         }
     }
 
@@ -131,7 +138,8 @@ impl Verdict {
             | Verdict::Expired
             | Verdict::Interrupted
             | Verdict::Cancelled { .. }
-            | Verdict::Runtime { .. } => None,
+            | Verdict::Runtime { .. }
+            | Verdict::Forbidden { .. } => None,
         }
     }
 
@@ -173,7 +181,7 @@ impl Verdict {
             Verdict::Cancelled { survivors } => {
                 with_survivors("the notification was deleted".to_owned(), survivors)
             }
-            Verdict::Runtime { message } => message.clone(),
+            Verdict::Runtime { message } | Verdict::Forbidden { message } => message.clone(),
         }
     }
 }
@@ -218,6 +226,9 @@ mod tests {
             Verdict::Cancelled { survivors: vec![] },
             Verdict::Runtime {
                 message: "journal is full".into(),
+            },
+            Verdict::Forbidden {
+                message: "the annotation was changed".into(),
             },
         ];
         for verdict in all {

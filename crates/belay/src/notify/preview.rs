@@ -44,13 +44,13 @@ pub(super) async fn run(
     Ok(preview.exit)
 }
 
-struct Preview {
-    table: Table,
-    notes: Vec<String>,
-    exit: Exit,
+pub(super) struct Preview {
+    pub(super) table: Table,
+    pub(super) notes: Vec<String>,
+    pub(super) exit: Exit,
 }
 
-fn preview(notifier: &str, pods: &[(&str, Option<Pod>)]) -> Preview {
+pub(super) fn preview(notifier: &str, pods: &[(&str, Option<Pod>)]) -> Preview {
     let mut table = Table::new(["POD", "CONTAINER", "DECLARES IT", "WOULD RUN", "TIMEOUT"]);
     let mut notes = Vec::new();
     let (mut declared, mut missing) = (false, false);

@@ -110,7 +110,7 @@ pub(crate) fn detail(container: &ContainerNotificationStatus) -> String {
     }
 }
 
-fn text_of(error: &PodNotificationError) -> String {
+pub(super) fn text_of(error: &PodNotificationError) -> String {
     if error.message.is_empty() {
         error.type_.to_string()
     } else {
@@ -119,10 +119,37 @@ fn text_of(error: &PodNotificationError) -> String {
 }
 
 /// Whether it ended well without having anything to do.
-fn found_nothing(object: &PodNotification) -> bool {
+pub(super) fn found_nothing(object: &PodNotification) -> bool {
     let status = object.status.as_ref();
     object.state() == belay_api::notification::State::Succeeded
         && status.is_none_or(|status| status.containers.is_empty())
+}
+
+/// What is to be said of a signal that a process does not handle.
+pub(super) fn unhandled_signal(object: &PodNotification) -> Option<&str> {
+    let conditions = &object.status.as_ref()?.conditions;
+    conditions
+        .iter()
+        .find(|condition| condition.type_ == reasons::SIGNAL_HANDLED && condition.status == "False")
+        .map(|condition| condition.message.as_str())
+}
+
+/// Why it failed, on one line: its own reason, or the first of its containers'.
+pub(crate) fn failure(object: &PodNotification) -> String {
+    let status = object.status.as_ref();
+    let of_containers = status
+        .into_iter()
+        .flat_map(|status| &status.containers)
+        .find_map(|container| Some((container.name.as_str(), container.error.as_ref()?)));
+    let text = match (
+        status.and_then(|status| status.error.as_ref()),
+        of_containers,
+    ) {
+        (Some(error), _) => text_of(error),
+        (None, Some((container, error))) => format!("{container}: {}", text_of(error)),
+        (None, None) => "failed".to_owned(),
+    };
+    printable(&text)
 }
 
 /// What a user should know beyond the table.
@@ -138,15 +165,8 @@ pub(super) fn notes(board: &Board) -> Vec<String> {
                 entry.pod, object.spec.notifier, entry.pod
             ));
         }
-        let conditions = object.status.iter().flat_map(|status| &status.conditions);
-        for condition in conditions {
-            if condition.type_ == reasons::SIGNAL_HANDLED && condition.status == "False" {
-                notes.push(format!(
-                    "note: {}: {}",
-                    entry.pod,
-                    printable(&condition.message)
-                ));
-            }
+        if let Some(message) = unhandled_signal(object) {
+            notes.push(format!("note: {}: {}", entry.pod, printable(message)));
         }
     }
     notes

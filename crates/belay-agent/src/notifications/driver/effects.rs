@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use belay_action::{AttemptId, ContainerId};
 use belay_api::notification::PodNotificationStatus;
-use belay_core::delivery::{Conclusion, Record, Trace, Verdict, attempt_id};
+use belay_core::delivery::{Conclusion, Record, Trace, attempt_id};
 use futures::future::FutureExt as _;
 use jiff::Timestamp;
 use prometheus_client::metrics::gauge::Gauge;
@@ -213,7 +213,7 @@ impl Driver {
         let handler = self.handlers.get(&container).cloned();
         let (Some((id, attempt_id)), Some(handler)) = (self.ids(&container, attempt), handler)
         else {
-            let came = Came::Refused(Verdict::PodNotFound);
+            let came = Came::Refused(self.refusal.clone());
             let refused = async move {
                 Happening::Came {
                     container,

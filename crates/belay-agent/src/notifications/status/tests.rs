@@ -3,7 +3,7 @@ use belay_core::delivery::Outcome;
 use serde_json::{Value, json};
 
 const AUTHOR: Author<'static> = Author {
-    node: "n1",
+    executor: "n1",
     runtime: "process",
 };
 

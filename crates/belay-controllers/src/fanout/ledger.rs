@@ -1,0 +1,644 @@
+//! Every Notification and how far it has come. Watch events and answers come in, work goes out;
+//! nothing here waits or talks to anybody.
+//!
+//! What one event costs does not depend on how many children a Notification has. What is to be
+//! written is put together when it may be written, at most once a second.
+
+mod entry;
+
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::time::Duration;
+
+use belay_api::fanout::{Notification, PodSelectionPolicy};
+use belay_api::notification::PodNotification;
+use belay_api::reasons;
+use belay_api::selector::LabelSelector;
+use belay_core::fanout::{Target, child_name};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Event;
+use kube::ResourceExt as _;
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::pods::{PodFacts, Pods};
+use super::record;
+use super::work::{Creation, RETRY, Writing};
+use crate::expiry::tracker::Key;
+use entry::{Active, Entry};
+
+/// How long after a write of a status the next one waits.
+const BETWEEN_WRITES: Duration = Duration::from_secs(1);
+
+/// Work to be done.
+#[derive(Debug)]
+pub(super) enum Op {
+    Fix(Notification, LabelSelector),
+    Write(Notification, belay_api::fanout::NotificationStatus),
+    Tell(Event),
+}
+
+/// A Notification that is final, and when and how long it is to be kept.
+#[derive(Debug)]
+pub(super) struct Finished {
+    pub(super) key: Key,
+    pub(super) at: Option<Timestamp>,
+    pub(super) ttl: Option<Duration>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    entries: HashMap<String, Entry>,
+    /// Those with `AllPods`, by namespace.
+    open: HashMap<String, HashSet<String>>,
+    pods: Pods,
+    /// Whether all children there are have been told.
+    children_known: bool,
+    /// Seen in the list of children that is being read: pod UIDs by Notification.
+    listing: HashMap<String, HashSet<String>>,
+    notifications_listing: HashSet<String>,
+    /// Notifications that may have somebody to notify, each once, in the order of their turns.
+    ready: VecDeque<String>,
+    /// Children to let go: namespace and name.
+    releases: VecDeque<(String, String)>,
+    ops: VecDeque<Op>,
+    finished: Vec<Finished>,
+    timers: BTreeSet<(Instant, String)>,
+    /// Something happened that only a fresh start explains.
+    confused: bool,
+}
+
+impl Ledger {
+    pub(super) fn is_confused(&self) -> bool {
+        self.confused
+    }
+
+    pub(super) fn wants_pods(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    pub(super) fn next_op(&mut self) -> Option<Op> {
+        self.ops.pop_front()
+    }
+
+    pub(super) fn next_release(&mut self) -> Option<(String, String)> {
+        self.releases.pop_front()
+    }
+
+    pub(super) fn take_finished(&mut self) -> Vec<Finished> {
+        std::mem::take(&mut self.finished)
+    }
+
+    pub(super) fn next_timer(&self) -> Option<Instant> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// Looks again at those whose time has come.
+    pub(super) fn wake(&mut self, now: Instant) {
+        while let Some((at, _)) = self.timers.first()
+            && *at <= now
+        {
+            if let Some((_, uid)) = self.timers.pop_first() {
+                self.begin(&uid, now);
+                self.pump(&uid, now);
+            }
+        }
+    }
+
+    /// Takes the next child to create, one Notification after the other.
+    pub(super) fn next_child(&mut self, now: Instant) -> Option<(Notification, Target)> {
+        while let Some(uid) = self.ready.pop_front() {
+            let Some(Entry::Active(active)) = self.entries.get_mut(&uid) else {
+                continue;
+            };
+            active.queued = false;
+            if active.held_off.is_some_and(|until| until > now) {
+                continue;
+            }
+            if let Some(target) = active.fanout.next() {
+                active.queued = true;
+                let object = active.object.clone();
+                self.ready.push_back(uid);
+                return Some((object, target));
+            }
+        }
+        None
+    }
+
+    // What the watch of Notifications tells.
+
+    pub(super) fn notifications_listing(&mut self) {
+        self.notifications_listing.clear();
+    }
+
+    pub(super) fn notification_listed(&mut self, object: Notification, now: Instant) {
+        self.notifications_listing
+            .insert(object.uid().unwrap_or_default());
+        self.notification_applied(object, now);
+    }
+
+    /// The list is complete. Returns those that are gone.
+    pub(super) fn notifications_listed(&mut self) -> Vec<String> {
+        let listed = std::mem::take(&mut self.notifications_listing);
+        let gone: Vec<String> = self
+            .entries
+            .keys()
+            .filter(|uid| !listed.contains(*uid))
+            .cloned()
+            .collect();
+        for uid in &gone {
+            self.notification_gone(uid);
+        }
+        gone
+    }
+
+    pub(super) fn notification_applied(&mut self, object: Notification, now: Instant) {
+        let uid = object.uid().unwrap_or_default();
+        if object.metadata.deletion_timestamp.is_some() {
+            // Nobody else is notified, and its children may go when they have to.
+            self.end(&uid);
+            return;
+        }
+        match self.entries.get_mut(&uid) {
+            Some(Entry::Final) => {}
+            Some(Entry::New { object: known, .. }) => *known = object,
+            Some(Entry::Active(active)) => active.told(object),
+            None if object.state().is_final() => {
+                self.finish(&object);
+                self.entries.insert(uid, Entry::Final);
+            }
+            None => {
+                let started = object
+                    .status
+                    .as_ref()
+                    .is_some_and(|s| s.start_time.is_some());
+                if started && self.children_known {
+                    // Somebody else has begun with it, and its children are not known here.
+                    warn!(uid, "was begun by somebody else");
+                    self.confused = true;
+                } else if started {
+                    self.resume(uid, object);
+                } else {
+                    let new = Entry::New {
+                        object,
+                        busy: false,
+                    };
+                    self.entries.insert(uid.clone(), new);
+                    self.begin(&uid, now);
+                }
+            }
+        }
+    }
+
+    pub(super) fn notification_gone(&mut self, uid: &str) {
+        self.end(uid);
+        self.entries.remove(uid);
+    }
+
+    // What the watch of children tells.
+
+    pub(super) fn children_listing(&mut self) {
+        self.listing.clear();
+    }
+
+    pub(super) fn child_listed(&mut self, object: &PodNotification, now: Instant) {
+        if let Some(child) = record::read(object) {
+            let listed = self.listing.entry(child.owner).or_default();
+            listed.insert(child.target.uid);
+        }
+        self.child_applied(object, now);
+    }
+
+    pub(super) fn children_listed(&mut self, now: Instant) {
+        self.children_known = true;
+        let listing = std::mem::take(&mut self.listing);
+        let nobody = HashSet::new();
+        let uids: Vec<String> = self.entries.keys().cloned().collect();
+        for uid in uids {
+            let listed = listing.get(&uid).unwrap_or(&nobody);
+            if let Some(Entry::Active(active)) = self.entries.get_mut(&uid) {
+                if active.loading {
+                    active.loading = false;
+                    active.fanout.loaded();
+                    active.dirty = true;
+                    self.tell_pods(&uid);
+                } else {
+                    for gone in active.fanout.missing(listed) {
+                        self.child_is_gone(&uid, &gone);
+                    }
+                }
+            }
+            self.begin(&uid, now);
+            self.pump(&uid, now);
+        }
+    }
+
+    pub(super) fn child_applied(&mut self, object: &PodNotification, now: Instant) {
+        let Some(child) = record::read(object) else {
+            return;
+        };
+        match self.entries.get_mut(&child.owner) {
+            Some(Entry::Active(active)) => {
+                let fanout = &mut active.fanout;
+                fanout.child_seen(&child.target, child.outcome, child.terminating);
+                active.dirty = true;
+                self.pump(&child.owner, now);
+            }
+            // Its Notification has ended, or is gone: nothing has to be remembered.
+            Some(Entry::Final) | None if child.terminating && child.held => {
+                let namespace = object.namespace().unwrap_or_default();
+                self.releases.push_back((namespace, object.name_any()));
+            }
+            Some(Entry::Final | Entry::New { .. }) | None => {}
+        }
+    }
+
+    pub(super) fn child_deleted(&mut self, object: &PodNotification, now: Instant) {
+        if let Some(child) = record::read(object) {
+            self.child_is_gone(&child.owner, &child.target.uid);
+            self.pump(&child.owner, now);
+        }
+    }
+
+    fn child_is_gone(&mut self, owner: &str, pod_uid: &str) {
+        if let Some(Entry::Active(active)) = self.entries.get_mut(owner) {
+            let namespace = active.object.namespace().unwrap_or_default();
+            let exists = self.pods.may_exist(&namespace, pod_uid);
+            active.fanout.child_gone(pod_uid, exists);
+            active.releasing.remove(pod_uid);
+            active.dirty = true;
+        }
+    }
+
+    // What the watch of pods tells, while somebody wants to know.
+
+    pub(super) fn pods_listing(&mut self) {
+        self.pods.listing();
+    }
+
+    pub(super) fn pod_listed(&mut self, namespace: &str, facts: PodFacts, now: Instant) {
+        self.pods.listed(&facts.target.uid);
+        self.pod_applied(namespace, facts, now);
+    }
+
+    pub(super) fn pods_listed(&mut self, now: Instant) {
+        for (namespace, target) in self.pods.listing_done() {
+            self.pod_is_gone(&namespace, &target, now);
+        }
+        for uid in self.all_open() {
+            self.forget_pods(&uid);
+        }
+    }
+
+    pub(super) fn pod_applied(&mut self, namespace: &str, facts: PodFacts, now: Instant) {
+        for uid in self.open_in(namespace) {
+            if let Some(Entry::Active(active)) = self.entries.get_mut(&uid) {
+                active.pod(&facts);
+            }
+            self.pump(&uid, now);
+        }
+        self.pods.applied(namespace, facts);
+    }
+
+    pub(super) fn pod_deleted(&mut self, namespace: &str, target: &Target, now: Instant) {
+        self.pods.deleted(namespace, &target.uid);
+        self.pod_is_gone(namespace, target, now);
+    }
+
+    /// Nobody wants to know of pods any more, or the watch begins anew.
+    pub(super) fn pods_unwatched(&mut self) {
+        self.pods = Pods::default();
+    }
+
+    fn pod_is_gone(&mut self, namespace: &str, target: &Target, now: Instant) {
+        for uid in self.open_in(namespace) {
+            if let Some(Entry::Active(active)) = self.entries.get_mut(&uid) {
+                active.fanout.pod_gone(target);
+                active.dirty = true;
+            }
+            self.pump(&uid, now);
+        }
+    }
+
+    fn open_in(&self, namespace: &str) -> Vec<String> {
+        let open = self.open.get(namespace).into_iter().flatten();
+        open.cloned().collect()
+    }
+
+    fn all_open(&self) -> Vec<String> {
+        self.open.values().flatten().cloned().collect()
+    }
+
+    fn forget_pods(&mut self, uid: &str) {
+        if let Some(Entry::Active(active)) = self.entries.get_mut(uid) {
+            let namespace = active.object.namespace().unwrap_or_default();
+            let pods = &self.pods;
+            active
+                .fanout
+                .forget_pods(|pod| pods.may_exist(&namespace, pod));
+        }
+    }
+
+    /// Tells a Notification with `AllPods` of the pods that are known.
+    fn tell_pods(&mut self, uid: &str) {
+        let Some(Entry::Active(active)) = self.entries.get_mut(uid) else {
+            return;
+        };
+        let namespace = active.object.namespace().unwrap_or_default();
+        for pod in self.pods.of(&namespace) {
+            active.pod(pod);
+        }
+        if self.pods.is_synced() {
+            self.forget_pods(uid);
+        }
+    }
+
+    // What came of work.
+
+    pub(super) fn fixed(&mut self, uid: &str, result: kube::Result<Vec<Target>>, now: Instant) {
+        let Some(Entry::New { object, busy }) = self.entries.get_mut(uid) else {
+            return;
+        };
+        *busy = false;
+        match result {
+            Ok(targets) => {
+                let object = object.clone();
+                let refused = record::too_many(&targets);
+                let targets = if refused.is_some() {
+                    Vec::new()
+                } else {
+                    targets
+                };
+                self.start(object, targets, refused, now);
+            }
+            Err(error) => {
+                warn!(uid, %error, "pods cannot be listed; trying again");
+                self.timers.insert((now + RETRY, uid.to_owned()));
+            }
+        }
+    }
+
+    pub(super) fn created(&mut self, uid: &str, target: &Target, creation: Creation, now: Instant) {
+        let Some(Entry::Active(active)) = self.entries.get_mut(uid) else {
+            return;
+        };
+        match creation {
+            Creation::Made => active.fanout.created(target),
+            Creation::Found(child) => self.child_applied(&child, now),
+            Creation::Refused(why) => {
+                active.fanout.not_created(target);
+                warn!(
+                    uid,
+                    pod = target.name,
+                    why,
+                    "cannot be notified; trying again"
+                );
+                if active.held_off.is_none_or(|until| until <= now) {
+                    let until = now + active.refused();
+                    self.timers.insert((until, uid.to_owned()));
+                    let message = format!("pod {} cannot be notified: {why}", target.name);
+                    let event = crate::event::about(
+                        &active.object,
+                        reasons::FAILED_CREATE,
+                        "Notifying",
+                        message,
+                        Timestamp::now(),
+                    );
+                    active.held_off = Some(until);
+                    self.ops.push_back(Op::Tell(event));
+                }
+            }
+        }
+        if let Some(Entry::Active(active)) = self.entries.get_mut(uid) {
+            active.dirty = true;
+        }
+        self.pump(uid, now);
+    }
+
+    pub(super) fn written(&mut self, uid: &str, writing: Writing, now: Instant) {
+        let Some(Entry::Active(active)) = self.entries.get_mut(uid) else {
+            return;
+        };
+        let Some(status) = active.writing.take() else {
+            return;
+        };
+        match writing {
+            Writing::Ok(object) => self.stored(uid, object, status, now),
+            Writing::Changed(object) if object.status.as_ref() == Some(&status) => {
+                self.stored(uid, object, status, now);
+            }
+            Writing::Changed(object)
+                if object.status.clone().unwrap_or_default() == active.written =>
+            {
+                active.object.metadata = object.metadata;
+                active.dirty = true;
+            }
+            Writing::Changed(_) => {
+                warn!(uid, "its status was written by somebody else");
+                self.confused = true;
+            }
+            Writing::Gone => self.notification_gone(uid),
+            Writing::Failed(error) => {
+                warn!(uid, %error, "status cannot be written; trying again");
+                active.dirty = true;
+                active.retry_at = Some(now + RETRY);
+                self.timers.insert((now + RETRY, uid.to_owned()));
+            }
+        }
+        self.pump(uid, now);
+    }
+
+    /// A status is on the server: what waited for it may go on.
+    fn stored(
+        &mut self,
+        uid: &str,
+        object: Notification,
+        status: belay_api::fanout::NotificationStatus,
+        now: Instant,
+    ) {
+        let Some(Entry::Active(active)) = self.entries.get_mut(uid) else {
+            return;
+        };
+        active.object.metadata = object.metadata;
+        active.retry_at = None;
+        active.next_write = now + BETWEEN_WRITES;
+        let began = !active.started;
+        active.started = true;
+        let settled = record::memory(&status).settled;
+        let over = status.state.is_final();
+        active.written = status;
+        let (name, namespace) = (
+            active.object.name_any(),
+            active.object.namespace().unwrap_or_default(),
+        );
+        let leaving: Vec<String> = match over {
+            true => active.fanout.leaving().map(str::to_owned).collect(),
+            false => active
+                .fanout
+                .released(&settled)
+                .map(str::to_owned)
+                .collect(),
+        };
+        for pod_uid in leaving {
+            let child = child_name(&name, uid, &pod_uid);
+            if active.releasing.insert(pod_uid) {
+                self.releases.push_back((namespace.clone(), child));
+            }
+        }
+        if over {
+            let mut object = active.object.clone();
+            object.status = Some(active.written.clone());
+            self.ops.push_back(Op::Tell(ending(&object)));
+            info!(namespace, name, state = %object.state(), "notification ended");
+            self.finish(&object);
+            self.end(uid);
+        } else if began {
+            self.tell_pods(uid);
+        }
+    }
+
+    // The stages.
+
+    /// Goes to work on a Notification that is new.
+    fn begin(&mut self, uid: &str, now: Instant) {
+        if !self.children_known {
+            return;
+        }
+        let Some(Entry::New { object, busy }) = self.entries.get_mut(uid) else {
+            return;
+        };
+        if *busy {
+            return;
+        }
+        match record::selector(object) {
+            Err(refusal) => {
+                let object = object.clone();
+                self.start(object, Vec::new(), Some(refusal), now);
+            }
+            Ok(selector) => match object.spec.policy {
+                PodSelectionPolicy::AllPods => {
+                    let object = object.clone();
+                    self.start(object, Vec::new(), None, now);
+                }
+                PodSelectionPolicy::PreExistingPods => {
+                    *busy = true;
+                    self.ops.push_back(Op::Fix(object.clone(), selector));
+                }
+            },
+        }
+    }
+
+    fn start(
+        &mut self,
+        object: Notification,
+        targets: Vec<Target>,
+        refused: Option<record::Refusal>,
+        now: Instant,
+    ) {
+        let uid = object.uid().unwrap_or_default();
+        let active = Active::new(object, targets, refused, now);
+        self.enter(uid.clone(), active);
+        self.pump(&uid, now);
+    }
+
+    /// Goes on with a Notification that was begun before this process was.
+    fn resume(&mut self, uid: String, object: Notification) {
+        let active = Active::resumed(object);
+        self.enter(uid, active);
+    }
+
+    fn enter(&mut self, uid: String, active: Active) {
+        if active.object.spec.policy == PodSelectionPolicy::AllPods && active.refused.is_none() {
+            let namespace = active.object.namespace().unwrap_or_default();
+            self.open.entry(namespace).or_default().insert(uid.clone());
+        }
+        self.entries.insert(uid, Entry::Active(Box::new(active)));
+    }
+
+    /// Nothing more happens with it. What was known of its children is dropped; those that are
+    /// being deleted may go.
+    fn end(&mut self, uid: &str) {
+        if let Some(Entry::Active(active)) = self.entries.insert(uid.to_owned(), Entry::Final) {
+            let namespace = active.object.namespace().unwrap_or_default();
+            let name = active.object.name_any();
+            for pod_uid in active.fanout.leaving() {
+                let child = child_name(&name, uid, pod_uid);
+                if !active.releasing.contains(pod_uid) {
+                    self.releases.push_back((namespace.clone(), child));
+                }
+            }
+            if let Some(open) = self.open.get_mut(&namespace) {
+                open.remove(uid);
+                if open.is_empty() {
+                    self.open.remove(&namespace);
+                }
+            }
+        }
+    }
+
+    fn finish(&mut self, object: &Notification) {
+        let ttl = object.spec.ttl_seconds_after_finished;
+        let status = object.status.as_ref();
+        self.finished.push(Finished {
+            key: Key {
+                namespace: object.namespace().unwrap_or_default(),
+                name: object.name_any(),
+                uid: object.uid().unwrap_or_default(),
+            },
+            at: status
+                .and_then(|s| s.complete_time.as_ref().or(s.start_time.as_ref()))
+                .map(|time| time.0),
+            ttl: ttl.map(|seconds| Duration::from_secs(seconds.try_into().unwrap_or(0))),
+        });
+    }
+
+    /// Sets going what may go now: creations, and a write of the status.
+    fn pump(&mut self, uid: &str, now: Instant) {
+        let Some(Entry::Active(active)) = self.entries.get_mut(uid) else {
+            return;
+        };
+        if active.loading {
+            return;
+        }
+        if active.may_create() && !active.queued {
+            active.queued = true;
+            self.ready.push_back(uid.to_owned());
+        }
+        if !active.dirty || active.writing.is_some() {
+            return;
+        }
+        if let Some(at) = active.write_not_before().filter(|at| *at > now) {
+            self.timers.insert((at, uid.to_owned()));
+            return;
+        }
+        active.dirty = false;
+        if let Some((object, status)) = active.write() {
+            self.ops.push_back(Op::Write(object, status));
+        }
+    }
+}
+
+fn ending(object: &Notification) -> Event {
+    let status = object.status.clone().unwrap_or_default();
+    let (reason, message) = match (&status.error, status.state) {
+        (Some(error), _) => (
+            reasons::NOTIFICATION_FAILED,
+            format!("{}: {}", error.type_, error.message),
+        ),
+        (None, belay_api::notification::State::Failed) => (
+            reasons::NOTIFICATION_FAILED,
+            format!(
+                "{} of {} pods failed",
+                status.failed_count, status.target_count
+            ),
+        ),
+        (None, _) if status.target_count == 0 => (
+            reasons::NO_PODS,
+            "no running pod matches the selector; nothing was run".to_owned(),
+        ),
+        (None, _) => (
+            reasons::NOTIFICATION_SUCCEEDED,
+            format!("{} pods were notified", status.succeeded_count),
+        ),
+    };
+    crate::event::about(object, reason, "Notifying", message, Timestamp::now())
+}

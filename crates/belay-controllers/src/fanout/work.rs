@@ -1,0 +1,249 @@
+//! What the driver does on the server: each a future that ends with what came of it.
+
+use std::time::Duration;
+
+use belay_api::fanout::{FINALIZER, Notification, NotificationStatus};
+use belay_api::notification::PodNotification;
+use belay_api::selector::LabelSelector;
+use belay_core::fanout::Target;
+use kube::api::{
+    Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, VersionMatch,
+};
+use kube::{Client, ResourceExt as _};
+use serde_json::json;
+use tracing::{debug, warn};
+
+use super::{pods, record};
+use crate::expiry::tracker::Key;
+
+/// How long to wait after something went wrong.
+pub(super) const RETRY: Duration = Duration::from_secs(1);
+/// Pods are read in pages of this size.
+const PAGE: u32 = 500;
+
+/// What came of a piece of work on one Notification.
+#[derive(Debug)]
+pub(super) enum Done {
+    Fixed(String, kube::Result<Vec<Target>>),
+    Created(String, Target, Creation),
+    Written(String, Box<Writing>),
+    Collected(Key, bool),
+    /// Nothing has to be said about it.
+    Quietly,
+}
+
+/// What came of a creation. Never a guess: see [`create`].
+#[derive(Debug)]
+pub(super) enum Creation {
+    Made,
+    /// It is there already.
+    Found(Box<PodNotification>),
+    Refused(String),
+}
+
+/// What came of a write of the status.
+#[derive(Debug)]
+pub(super) enum Writing {
+    Ok(Notification),
+    /// Somebody changed the object; this is what it is now.
+    Changed(Notification),
+    Gone,
+    Failed(kube::Error),
+}
+
+fn children(client: &Client, namespace: &str) -> Api<PodNotification> {
+    Api::namespaced(client.clone(), namespace)
+}
+
+fn notifications(client: &Client, namespace: &str) -> Api<Notification> {
+    Api::namespaced(client.clone(), namespace)
+}
+
+/// The running pods that match, at the resource version of the Notification. Where the server has
+/// forgotten that version: those that run now and were created before it.
+pub(super) async fn fix(client: Client, object: Notification, selector: LabelSelector) -> Done {
+    let uid = object.uid().unwrap_or_default();
+    let version = object.resource_version().unwrap_or_default();
+    let result = match select(&client, &object, &selector, Some(&version)).await {
+        // 410 is the stock answer; one that cannot find the version says 400 or 504.
+        Err(kube::Error::Api(status)) if matches!(status.code, 400 | 410 | 504) => {
+            debug!(%uid, error = %status.message, "its own version is not to be had any more");
+            select(&client, &object, &selector, None).await
+        }
+        result => result,
+    };
+    Done::Fixed(uid, result)
+}
+
+async fn select(
+    client: &Client,
+    object: &Notification,
+    selector: &LabelSelector,
+    version: Option<&str>,
+) -> kube::Result<Vec<Target>> {
+    let api = pods::api(client, &object.namespace().unwrap_or_default());
+    let all = ListParams::default()
+        .labels(&selector.to_string())
+        .limit(PAGE);
+    let mut page = match version {
+        Some(version) => all.clone().at(version).matching(VersionMatch::Exact),
+        None => all.clone(),
+    };
+    let mut targets = Vec::new();
+    loop {
+        let list = api.list(&page).await?;
+        let before = |pod: &pods::SlimPod| {
+            let created = (pod.creation_timestamp(), object.creation_timestamp());
+            version.is_some() || matches!(created, (Some(pod), Some(own)) if pod.0 <= own.0)
+        };
+        let running = list
+            .items
+            .iter()
+            .filter(|pod| before(pod))
+            .map(pods::facts)
+            .filter(|pod| pod.eligible);
+        targets.extend(running.map(|pod| pod.target));
+        match list.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => page = all.clone().continue_token(&token),
+            None => return Ok(targets),
+        }
+    }
+}
+
+/// Creates the child of a pod. An answer that got lost is looked for until it is found: as long as
+/// nobody knows whether the child exists, its place is taken.
+pub(super) async fn create(client: Client, object: Notification, target: Target) -> Done {
+    let uid = object.uid().unwrap_or_default();
+    let child = record::child(&object, &target);
+    let api = children(&client, &object.namespace().unwrap_or_default());
+    let creation = match api.create(&PostParams::default(), &child).await {
+        Ok(_) => Creation::Made,
+        Err(kube::Error::Api(status))
+            if (400..500).contains(&status.code) && !matches!(status.code, 408 | 409 | 429) =>
+        {
+            Creation::Refused(status.message.clone())
+        }
+        Err(error) => {
+            debug!(%uid, %error, "looking whether the child is there");
+            look(&api, &uid, &child).await
+        }
+    };
+    Done::Created(uid, target, creation)
+}
+
+async fn look(api: &Api<PodNotification>, owner: &str, child: &PodNotification) -> Creation {
+    let name = child.name_any();
+    loop {
+        match api.get_opt(&name).await {
+            Ok(Some(found)) => {
+                let wanted = child.spec.pod_uid.as_deref();
+                let ours = record::read(&found).filter(|found| {
+                    found.owner == owner && Some(found.target.uid.as_str()) == wanted
+                });
+                return match ours {
+                    Some(_) => Creation::Found(Box::new(found)),
+                    None => Creation::Refused(format!("podnotification {name} is somebody else's")),
+                };
+            }
+            Ok(None) => return Creation::Refused("the server did not answer".to_owned()),
+            Err(error) => {
+                debug!(name, %error, "cannot look whether the child is there");
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+    }
+}
+
+/// Writes the status on the version that is known.
+pub(super) async fn write(
+    client: Client,
+    mut object: Notification,
+    status: NotificationStatus,
+) -> Done {
+    let (uid, name) = (object.uid().unwrap_or_default(), object.name_any());
+    let api = notifications(&client, &object.namespace().unwrap_or_default());
+    object.status = Some(status);
+    let written = api
+        .replace_status(&name, &PostParams::default(), &object)
+        .await;
+    let writing = match written {
+        Ok(object) => Writing::Ok(object),
+        Err(kube::Error::Api(status)) if status.code == 404 => Writing::Gone,
+        // A conflict, or an answer that got lost: what is there now tells.
+        Err(error) => match api.get_opt(&name).await {
+            Ok(Some(now)) if now.uid().as_deref() == Some(&uid) => match error {
+                kube::Error::Api(status) if status.code != 409 => {
+                    Writing::Failed(kube::Error::Api(status))
+                }
+                _ => Writing::Changed(now),
+            },
+            Ok(_) => Writing::Gone,
+            Err(_) => Writing::Failed(error),
+        },
+    };
+    Done::Written(uid, Box::new(writing))
+}
+
+/// Lets a child go: takes our finalizer away. Tried until it is done.
+pub(super) async fn release(client: Client, namespace: String, name: String) -> Done {
+    let api = children(&client, &namespace);
+    while let Err(error) = try_release(&api, &name).await {
+        if !matches!(&error, kube::Error::Api(status) if status.code == 409) {
+            warn!(namespace, name, %error, "cannot let it go; trying again");
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+    Done::Quietly
+}
+
+async fn try_release(api: &Api<PodNotification>, name: &str) -> kube::Result<()> {
+    let Some(child) = api.get_opt(name).await? else {
+        return Ok(());
+    };
+    let rest: Vec<&String> = child
+        .finalizers()
+        .iter()
+        .filter(|finalizer| *finalizer != FINALIZER)
+        .collect();
+    if rest.len() == child.finalizers().len() || child.metadata.deletion_timestamp.is_none() {
+        return Ok(());
+    }
+    let patch = json!({"metadata": {
+        "finalizers": rest, "resourceVersion": child.resource_version(),
+    }});
+    match api
+        .patch(name, &PatchParams::default(), &Patch::Merge(patch))
+        .await
+    {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        result => result.map(|_| ()),
+    }
+}
+
+/// Deletes a Notification whose time to live is over; its children go with it.
+pub(super) async fn collect(client: Client, key: Key) -> Done {
+    let params = DeleteParams::background().preconditions(Preconditions {
+        uid: Some(key.uid.clone()),
+        resource_version: None,
+    });
+    let api = notifications(&client, &key.namespace);
+    let done = match api.delete(&key.name, &params).await {
+        Ok(_) => true,
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => true,
+        Err(error) => {
+            warn!(namespace = key.namespace, name = key.name, %error, "cannot be collected; trying again");
+            false
+        }
+    };
+    Done::Collected(key, done)
+}
+
+/// Tells. An event that cannot be written is no reason to try anything again.
+pub(super) async fn tell(client: Client, event: k8s_openapi::api::core::v1::Event) -> Done {
+    let namespace = event.metadata.namespace.clone().unwrap_or_default();
+    let api: Api<k8s_openapi::api::core::v1::Event> = Api::namespaced(client, &namespace);
+    if let Err(error) = api.create(&PostParams::default(), &event).await {
+        debug!(%error, "event not recorded");
+    }
+    Done::Quietly
+}

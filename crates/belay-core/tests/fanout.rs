@@ -1,0 +1,479 @@
+//! A Notification among everything that can happen to it: children end, are deleted, the watch
+//! lags, answers are lost, pods come and go, and the controller crashes between any two steps.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::num::NonZeroUsize;
+
+use belay_core::fanout::{Fanout, Memory, Outcome, Policy, Rule, Target};
+use proptest::prelude::*;
+
+fn target(index: usize) -> Target {
+    Target {
+        name: format!("pod-{index}"),
+        uid: format!("uid-{index}"),
+    }
+}
+
+fn rule(policy: Policy, parallelism: usize, max_failures: usize) -> Rule {
+    Rule {
+        policy,
+        parallelism: NonZeroUsize::new(parallelism),
+        max_failures: NonZeroUsize::new(max_failures),
+    }
+}
+
+/// A child as the server has it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Stored {
+    outcome: Option<Outcome>,
+    terminating: bool,
+}
+
+#[derive(Debug, Clone)]
+enum Told {
+    Child(Target, Stored),
+    Gone(Target),
+    Pod(Target),
+    PodGone(Target),
+}
+
+/// What can happen. Indices are taken modulo what there is.
+#[derive(Debug, Clone)]
+enum Step {
+    /// The controller learns the next thing the watch has for it.
+    Watch,
+    /// It creates a child; the answer may get lost, and so may the request.
+    Create(Answer),
+    /// It asks what became of creations that were not answered.
+    Ask,
+    /// The agent ends a child.
+    End(usize, bool),
+    /// Somebody deletes a child.
+    Delete(usize),
+    /// The status is written, and what it releases is released.
+    Write {
+        release: bool,
+    },
+    Crash,
+    /// With `AllPods`: another pod runs, or one goes.
+    PodComes,
+    PodGoes(usize),
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Answer {
+    Heard,
+    Lost,
+    NotSent,
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => Just(Step::Watch),
+        6 => Just(Step::Create(Answer::Heard)),
+        1 => Just(Step::Create(Answer::Lost)),
+        1 => Just(Step::Create(Answer::NotSent)),
+        2 => Just(Step::Ask),
+        5 => (any::<usize>(), any::<bool>()).prop_map(|(i, ok)| Step::End(i, ok)),
+        2 => any::<usize>().prop_map(Step::Delete),
+        3 => any::<bool>().prop_map(|release| Step::Write { release }),
+        1 => Just(Step::Crash),
+        2 => Just(Step::PodComes),
+        1 => any::<usize>().prop_map(Step::PodGoes),
+    ]
+}
+
+/// The server and everybody but the controller.
+#[derive(Debug)]
+struct World {
+    rule: Rule,
+    /// The fixed set, or the pods that run.
+    pods: BTreeSet<Target>,
+    children: BTreeMap<Target, Stored>,
+    status: Memory,
+    watch: VecDeque<Told>,
+    unanswered: Vec<Target>,
+    /// What is true: everyone a child was ever created for, and how those that were deleted ended.
+    notified: BTreeSet<Target>,
+    gone: BTreeMap<Target, Outcome>,
+    next_pod: usize,
+    controller: Fanout,
+}
+
+impl World {
+    fn new(rule: Rule, pods: usize) -> Self {
+        let pods: BTreeSet<Target> = (0..pods).map(target).collect();
+        let fixed = match rule.policy {
+            Policy::PreExistingPods => pods.clone(),
+            Policy::AllPods => BTreeSet::new(),
+        };
+        let controller = Fanout::new(rule, fixed);
+        let mut world = Self {
+            rule,
+            status: controller.memory(),
+            next_pod: pods.len(),
+            pods,
+            children: BTreeMap::new(),
+            watch: VecDeque::new(),
+            unanswered: Vec::new(),
+            notified: BTreeSet::new(),
+            gone: BTreeMap::new(),
+            controller,
+        };
+        world.tell_pods();
+        world
+    }
+
+    fn tell_pods(&mut self) {
+        if self.rule.policy == Policy::AllPods {
+            for pod in &self.pods {
+                self.controller.pod_eligible(pod);
+            }
+        }
+    }
+
+    fn changed(&mut self, target: &Target) {
+        let told = match self.children.get(target) {
+            Some(child) => Told::Child(target.clone(), *child),
+            None => Told::Gone(target.clone()),
+        };
+        self.watch.push_back(told);
+    }
+
+    fn pick(&self, index: usize, fits: impl Fn(&Stored) -> bool) -> Option<Target> {
+        let fitting: Vec<&Target> = self
+            .children
+            .iter()
+            .filter(|(_, child)| fits(child))
+            .map(|(target, _)| target)
+            .collect();
+        let index = index.checked_rem(fitting.len())?;
+        Some(fitting[index].clone())
+    }
+
+    fn step(&mut self, step: &Step) {
+        match step {
+            Step::Watch => {
+                if let Some(told) = self.watch.pop_front() {
+                    self.tell(&told);
+                }
+            }
+            Step::Create(answer) => {
+                let Some(target) = self.controller.next() else {
+                    return;
+                };
+                if !matches!(answer, Answer::NotSent) && !self.children.contains_key(&target) {
+                    self.create(&target);
+                }
+                match answer {
+                    Answer::Heard => self.controller.created(&target),
+                    Answer::Lost | Answer::NotSent => self.unanswered.push(target),
+                }
+            }
+            Step::Ask => {
+                for target in std::mem::take(&mut self.unanswered) {
+                    match self.children.contains_key(&target) {
+                        true => self.controller.created(&target),
+                        false => self.controller.not_created(&target),
+                    }
+                }
+            }
+            Step::End(index, ok) => {
+                let Some(target) = self.pick(*index, |child| child.outcome.is_none()) else {
+                    return;
+                };
+                let child = self.children.get_mut(&target).unwrap();
+                // A handler that is cancelled has failed.
+                child.outcome = Some(if *ok && !child.terminating {
+                    Outcome::Succeeded
+                } else {
+                    Outcome::Failed
+                });
+                self.changed(&target);
+            }
+            Step::Delete(index) => {
+                let Some(target) = self.pick(*index, |child| !child.terminating) else {
+                    return;
+                };
+                self.children.get_mut(&target).unwrap().terminating = true;
+                self.changed(&target);
+            }
+            Step::Write { release } => self.write(*release),
+            Step::Crash => self.crash(),
+            Step::PodComes => {
+                if self.rule.policy == Policy::AllPods {
+                    let pod = target(self.next_pod);
+                    self.next_pod += 1;
+                    self.pods.insert(pod.clone());
+                    self.watch.push_back(Told::Pod(pod));
+                }
+            }
+            Step::PodGoes(index) => {
+                if self.rule.policy == Policy::AllPods
+                    && let Some(at) = index.checked_rem(self.pods.len())
+                {
+                    let pod = self.pods.iter().nth(at).cloned().unwrap();
+                    self.pods.remove(&pod);
+                    self.watch.push_back(Told::PodGone(pod));
+                }
+            }
+        }
+    }
+
+    fn tell(&mut self, told: &Told) {
+        match told {
+            Told::Child(target, child) => {
+                self.controller
+                    .child_seen(target, child.outcome, child.terminating);
+            }
+            Told::Gone(target) => {
+                let exists = self.pods.contains(target);
+                self.controller.child_gone(&target.uid, exists);
+            }
+            Told::Pod(target) => {
+                // The pod may have gone again; its going is told later.
+                self.controller.pod_eligible(target);
+            }
+            Told::PodGone(target) => {
+                self.controller.pod_gone(target);
+            }
+        }
+    }
+
+    fn create(&mut self, target: &Target) {
+        assert!(
+            self.notified.insert(target.clone()),
+            "{target:?} was notified twice"
+        );
+        assert!(
+            self.rule.policy == Policy::AllPods || self.pods.contains(target),
+            "{target:?} was not selected"
+        );
+        let failures = self.truth(Outcome::Failed);
+        let known = self.controller.failed();
+        if let Some(limit) = self.rule.max_failures {
+            assert!(known < limit.get(), "one more after {failures} failures");
+        }
+        let child = Stored {
+            outcome: None,
+            terminating: false,
+        };
+        self.children.insert(target.clone(), child);
+        self.changed(target);
+    }
+
+    fn write(&mut self, release: bool) {
+        self.status = self.controller.memory();
+        if !release {
+            return;
+        }
+        let released: HashSet<String> = self
+            .controller
+            .released(&self.status.settled)
+            .map(str::to_owned)
+            .collect();
+        let gone: Vec<Target> = self
+            .children
+            .keys()
+            .filter(|target| released.contains(&target.uid))
+            .cloned()
+            .collect();
+        for target in gone {
+            let child = self.children.remove(&target).unwrap();
+            assert!(child.terminating, "{target:?} was not being deleted");
+            self.gone.insert(target.clone(), child.outcome.unwrap());
+            self.changed(&target);
+        }
+    }
+
+    /// Whatever the controller knew is gone, and so is what the watch had for it.
+    fn crash(&mut self) {
+        self.watch.clear();
+        self.unanswered.clear();
+        self.controller = Fanout::load(self.rule, self.status.clone());
+        for (target, child) in &self.children {
+            self.controller
+                .child_seen(target, child.outcome, child.terminating);
+        }
+        self.controller.loaded();
+        self.tell_pods();
+        let pods = &self.pods;
+        self.controller
+            .forget_pods(|uid| pods.iter().any(|pod| pod.uid == uid));
+    }
+
+    fn truth(&self, outcome: Outcome) -> usize {
+        let stored = self.children.values().filter_map(|child| child.outcome);
+        stored
+            .chain(self.gone.values().copied())
+            .filter(|ended| *ended == outcome)
+            .count()
+    }
+
+    fn unfinished(&self) -> usize {
+        let running = |child: &&Stored| child.outcome.is_none();
+        self.children.values().filter(running).count()
+    }
+
+    fn check(&self) {
+        if let Some(limit) = self.rule.parallelism {
+            assert!(self.unfinished() <= limit.get(), "{}", self.unfinished());
+        }
+        assert!(self.controller.succeeded() <= self.truth(Outcome::Succeeded));
+        assert!(self.controller.failed() <= self.truth(Outcome::Failed));
+        if self.controller.complete() {
+            assert_eq!(self.unfinished(), 0);
+            assert!(self.controller.stopped() || self.notified == self.pods);
+        }
+    }
+
+    /// Lets everything run to its end, without more trouble.
+    fn settle(&mut self) {
+        for _ in 0..10_000 {
+            let watched = !self.watch.is_empty();
+            self.step(&Step::Watch);
+            let before = self.notified.len();
+            self.step(&Step::Ask);
+            self.step(&Step::Create(Answer::Heard));
+            let ended = self.unfinished() > 0;
+            self.step(&Step::End(0, true));
+            self.step(&Step::Write { release: true });
+            self.check();
+            if !watched && !ended && before == self.notified.len() && self.watch.is_empty() {
+                return;
+            }
+        }
+        panic!("it never comes to rest");
+    }
+}
+
+fn run(rule: Rule, pods: usize, steps: &[Step]) -> World {
+    let mut world = World::new(rule, pods);
+    for step in steps {
+        world.step(step);
+        world.check();
+    }
+    world.settle();
+    world
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_fixed_set_is_notified_once_each_and_counted_right(
+        parallelism in 0usize..4,
+        max_failures in 0usize..4,
+        pods in 0usize..7,
+        steps in proptest::collection::vec(any_step(), 0..80),
+    ) {
+        let world = run(rule(Policy::PreExistingPods, parallelism, max_failures), pods, &steps);
+        prop_assert!(world.controller.complete());
+        let memory = world.controller.memory();
+        prop_assert_eq!(memory.succeeded, world.truth(Outcome::Succeeded));
+        prop_assert_eq!(memory.failed, world.truth(Outcome::Failed));
+        prop_assert_eq!(memory.targets, pods);
+        let left: BTreeSet<Target> = memory.pending.into_iter().collect();
+        prop_assert_eq!(memory.succeeded + memory.failed + left.len(), pods);
+        prop_assert!(left.is_disjoint(&world.notified));
+        prop_assert_eq!(left.is_empty(), !world.controller.stopped());
+    }
+
+    #[test]
+    fn with_all_pods_whoever_runs_is_notified_once_and_it_never_completes(
+        parallelism in 0usize..4,
+        pods in 0usize..5,
+        steps in proptest::collection::vec(any_step(), 0..80),
+    ) {
+        let world = run(rule(Policy::AllPods, parallelism, 0), pods, &steps);
+        prop_assert!(!world.controller.complete());
+        prop_assert!(world.pods.is_subset(&world.notified), "a running pod was left out");
+        let memory = world.controller.memory();
+        prop_assert_eq!(memory.succeeded, world.truth(Outcome::Succeeded));
+        prop_assert_eq!(memory.failed, world.truth(Outcome::Failed));
+        prop_assert_eq!(memory.targets, world.notified.len());
+        prop_assert!(memory.pending.is_empty());
+        // What is remembered of deleted children is bounded by the pods that are there.
+        prop_assert!(memory.settled.uids.len() <= world.pods.len() + world.children.len());
+    }
+}
+
+#[test]
+fn no_more_than_parallelism_at_a_time_and_zero_or_more_than_there_are_is_all() {
+    for (parallelism, at_once) in [(0, 5), (1, 1), (3, 3), (5, 5), (9, 5)] {
+        let mut fanout = Fanout::new(
+            rule(Policy::PreExistingPods, parallelism, 0),
+            (0..5).map(target),
+        );
+        let first: Vec<Target> = std::iter::from_fn(|| fanout.next()).collect();
+        assert_eq!(first.len(), at_once, "parallelism {parallelism}");
+        if at_once < 5 {
+            fanout.created(&first[0]);
+            assert_eq!(fanout.next(), None, "what is created still runs");
+            fanout.child_seen(&first[0], Some(Outcome::Succeeded), false);
+            assert!(fanout.next().is_some());
+        }
+    }
+}
+
+#[test]
+fn nothing_to_notify_is_complete_at_once() {
+    let fanout = Fanout::new(rule(Policy::PreExistingPods, 0, 0), []);
+    assert!(fanout.complete() && !fanout.stopped());
+}
+
+#[test]
+fn a_deleted_child_is_counted_and_not_made_again() {
+    let mut fanout = Fanout::new(rule(Policy::PreExistingPods, 0, 0), [target(0), target(1)]);
+    let deleted = fanout.next().unwrap();
+    fanout.created(&deleted);
+    fanout.child_seen(&deleted, None, true);
+    assert_eq!(
+        fanout.memory().settled.uids.len(),
+        0,
+        "it may still succeed"
+    );
+    fanout.child_seen(&deleted, Some(Outcome::Failed), true);
+    let memory = fanout.memory();
+    assert_eq!((memory.failed, memory.settled.failed), (1, 1));
+    assert_eq!(fanout.released(&memory.settled).count(), 1);
+    assert_eq!(
+        fanout.released(&Memory::default().settled).count(),
+        0,
+        "not before it is in the status"
+    );
+    fanout.child_gone(&deleted.uid, true);
+    assert_eq!(fanout.next(), Some(target(1)));
+    assert_eq!(fanout.next(), None);
+}
+
+#[test]
+fn what_was_removed_by_force_while_nobody_looked_counts_as_failed() {
+    let rule = rule(Policy::PreExistingPods, 0, 0);
+    let memory = Memory {
+        targets: 3,
+        pending: vec![target(2)],
+        ..Memory::default()
+    };
+    let mut fanout = Fanout::load(rule, memory);
+    fanout.child_seen(&target(0), Some(Outcome::Succeeded), false);
+    fanout.loaded();
+    assert_eq!((fanout.succeeded(), fanout.failed()), (1, 1));
+    // And once that is written it is not counted again.
+    let mut again = Fanout::load(rule, fanout.memory());
+    again.child_seen(&target(0), Some(Outcome::Succeeded), false);
+    again.loaded();
+    assert_eq!((again.succeeded(), again.failed()), (1, 1));
+}
+
+#[test]
+fn a_list_tells_who_is_gone_but_not_of_those_who_came_after_it() {
+    let mut fanout = Fanout::new(rule(Policy::PreExistingPods, 0, 0), (0..3).map(target));
+    while let Some(next) = fanout.next() {
+        fanout.created(&next);
+    }
+    fanout.child_seen(&target(0), None, false);
+    fanout.child_seen(&target(1), None, false);
+    let listed = HashSet::from([target(1).uid]);
+    assert_eq!(fanout.missing(&listed), [target(0).uid]);
+}

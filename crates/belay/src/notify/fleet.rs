@@ -1,0 +1,364 @@
+//! `belay notify -l`: one Notification for all pods that match, its progress, and what came of it.
+//!
+//! ```text
+//!  create --> watch it and its children --> final --> list the children once --> groups, table
+//!                        |                                                            |
+//!     Ctrl-C, --timeout -'-- delete: cancels what runs, says what had run      delete, unless kept
+//! ```
+//!
+//! **Invariant:** what this command created is deleted when it ends, however it ends short of being
+//! killed, unless it was told to keep it.
+
+mod groups;
+mod rehearsal;
+mod tally;
+
+use std::time::{Duration, Instant};
+
+use belay_api::fanout::{Notification, NotificationSpec, OWNER_LABEL, PodSelectionPolicy};
+use belay_api::notification::PodNotification;
+use belay_api::selector::LabelSelector;
+use futures::stream::{BoxStream, StreamExt as _};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
+use kube::ResourceExt as _;
+use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, PostParams, Preconditions};
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, Event, watcher};
+
+use super::{Ending, SETTLING, name_prefix};
+use crate::cli::{Global, NotifyArgs};
+use crate::connect::{Connection, connect};
+use crate::exit::{Exit, usage};
+use crate::format::{self, Format};
+use crate::signals::Interrupts;
+use tally::{Progress, Tally};
+
+/// How long nobody may acknowledge a Notification before that is said.
+const UNHEARD: Duration = Duration::from_secs(10);
+/// How long the end of what was cancelled is waited for.
+const CANCELLING: Duration = Duration::from_secs(20);
+/// How often progress is told where it cannot be shown in place.
+const BETWEEN_LINES: Duration = Duration::from_secs(1);
+
+/// What `-l` and the options beside it say.
+struct Wish {
+    /// As it was written, for messages.
+    text: String,
+    selector: LabelSelector,
+    spec: NotificationSpec,
+}
+
+/// Runs the command.
+pub(super) async fn run(
+    global: &Global,
+    args: &NotifyArgs,
+    selector: &str,
+) -> anyhow::Result<Exit> {
+    let wish = wish(args, selector)?;
+    let output = global.output;
+    let connection = &connect(global).await?;
+    if args.dry_run {
+        return rehearsal::run(connection, args, &wish, output).await;
+    }
+    let interrupts = Interrupts::listen()?;
+    let api: Api<Notification> = Api::namespaced(connection.client.clone(), &connection.namespace);
+    let created = api
+        .create(&PostParams::default(), &draft(args, &wish))
+        .await
+        .map_err(|error| connection.explain(error))?;
+    let name = created.name_any();
+    if args.no_wait {
+        match output {
+            Some(format @ (Format::Json | Format::Yaml)) => format::print(&created, format)?,
+            Some(Format::Wide) | None => {
+                format::out(&format!("notification.apps.k8s.io/{name} created\n"))?;
+            }
+        }
+        return Ok(Exit::Done);
+    }
+    let mut request = Request {
+        connection,
+        args,
+        tally: Tally::new(created.clone()),
+        progress: Progress::to_stderr(),
+        interrupts,
+        api,
+    };
+    let ending = request.wait().await;
+    request.progress.clear();
+    let cleaned = request.finish(ending).await;
+    let tally = &request.tally;
+    match output {
+        Some(format @ (Format::Json | Format::Yaml)) => {
+            format::print_objects(tally.objects()?, format)?;
+        }
+        Some(Format::Wide) | None => {
+            format::out(&groups::render(tally, output == Some(Format::Wide)))?;
+        }
+    }
+    for note in groups::notes(tally, &wish.text, &connection.namespace) {
+        format::note(&note);
+    }
+    if let Err(error) = cleaned {
+        format::note(&format!("ntf/{name} is left behind: {error:#}"));
+    }
+    Ok(match ending {
+        Ending::AllFinal => groups::exit(tally),
+        Ending::TimedOut | Ending::Interrupted => Exit::Failed,
+    })
+}
+
+/// Reads the options, as far as only their combination can be wrong.
+fn wish(args: &NotifyArgs, text: &str) -> anyhow::Result<Wish> {
+    let policy = args
+        .policy
+        .map_or(PodSelectionPolicy::PreExistingPods, Into::into);
+    if policy == PodSelectionPolicy::AllPods && !args.no_wait && !args.dry_run {
+        return Err(usage(
+            "--policy AllPods also notifies pods that come later, so it never ends and cannot be waited for: add --no-wait (it goes on until `kubectl delete ntf NAME`), or leave --policy out to notify the pods there are now",
+        ));
+    }
+    let selector: LabelSelector = text
+        .parse()
+        .map_err(|error| usage(format!("-l {text:?}: {error}")))?;
+    let object = meta::LabelSelector::try_from(&selector)
+        .map_err(|error| usage(format!("-l {text:?}: {error}")))?;
+    let mut spec = NotificationSpec::new(object, &args.notifier);
+    spec.policy = policy;
+    spec.parallelism = args.parallelism.unwrap_or(0);
+    spec.max_failures = args.max_failures;
+    if let Some(timeout) = args.timeout {
+        spec.deadline_seconds = i32::try_from(timeout.as_secs()).unwrap_or(i32::MAX);
+    }
+    Ok(Wish {
+        text: text.to_owned(),
+        selector,
+        spec,
+    })
+}
+
+fn draft(args: &NotifyArgs, wish: &Wish) -> Notification {
+    let mut object = Notification::new("", wish.spec.clone());
+    object.metadata = ObjectMeta {
+        generate_name: Some(name_prefix("notify", &args.notifier)),
+        ..ObjectMeta::default()
+    };
+    object
+}
+
+/// One Notification that is waited for.
+struct Request<'a> {
+    connection: &'a Connection,
+    args: &'a NotifyArgs,
+    api: Api<Notification>,
+    tally: Tally,
+    progress: Progress,
+    interrupts: Interrupts,
+}
+
+type Events<K> = BoxStream<'static, watcher::Result<Event<K>>>;
+
+impl Request<'_> {
+    fn children(&self) -> (Api<PodNotification>, String) {
+        let (client, namespace) = (self.connection.client.clone(), &self.connection.namespace);
+        let label = format!("{OWNER_LABEL}={}", self.tally.uid());
+        (Api::namespaced(client, namespace), label)
+    }
+
+    /// Watches until it is final. A watch that breaks off is taken up again where it was.
+    async fn wait(&mut self) -> Ending {
+        let started = Instant::now();
+        let own = format!("metadata.name={}", self.tally.name());
+        let mut own: Events<Notification> =
+            watcher(self.api.clone(), watcher::Config::default().fields(&own))
+                .default_backoff()
+                .boxed();
+        let (api, label) = self.children();
+        let mut children: Events<PodNotification> =
+            watcher(api, watcher::Config::default().labels(&label))
+                .default_backoff()
+                .boxed();
+        let give_up = async {
+            match self.args.timeout {
+                Some(timeout) => tokio::time::sleep(timeout + SETTLING).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::pin!(give_up);
+        let unheard = tokio::time::sleep(UNHEARD);
+        tokio::pin!(unheard);
+        let mut lines = tokio::time::interval(BETWEEN_LINES);
+        lines.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut away = false;
+        while !self.tally.is_over() {
+            let answered = tokio::select! {
+                () = self.interrupts.received() => return Ending::Interrupted,
+                () = &mut give_up => return Ending::TimedOut,
+                () = &mut unheard, if !self.tally.acknowledged() && !unheard.is_elapsed() => {
+                    self.progress.say("nobody has acknowledged it yet: does the controller run? (`belay controller` on a cluster; it is part of `belay up` and `belay server`)");
+                    None
+                }
+                _ = lines.tick() => {
+                    self.progress.line(started.elapsed(), &self.tally);
+                    None
+                }
+                event = own.next() => event.map(|event| event.map(|event| self.tally.own(event))),
+                event = children.next() => event.map(|event| event.map(|event| self.tally.child(event))),
+            };
+            match answered {
+                Some(Ok(())) if away => {
+                    self.progress.say("the server is back");
+                    away = false;
+                }
+                Some(Err(error)) => {
+                    tracing::debug!(%error, "watch interrupted");
+                    if !away {
+                        let server = &self.connection.server;
+                        self.progress
+                            .say(&format!("{server} does not answer; still waiting"));
+                        away = true;
+                    }
+                }
+                Some(Ok(())) | None => {}
+            }
+            for failure in self.tally.take_failures() {
+                self.progress.say(&failure);
+            }
+            self.progress.in_place(&self.tally);
+        }
+        Ending::AllFinal
+    }
+
+    /// Brings the tally to its end, and deletes what was created unless it is to be kept.
+    async fn finish(&mut self, ending: Ending) -> anyhow::Result<()> {
+        if ending == Ending::AllFinal {
+            // The watch of the children may be behind that of their Notification.
+            let (api, label) = self.children();
+            let list = api.list(&ListParams::default().labels(&label)).await;
+            for child in list.map_err(|error| self.connection.explain(error))? {
+                self.tally.child(Event::Apply(child));
+            }
+        }
+        let why = match ending {
+            Ending::AllFinal => "",
+            Ending::TimedOut => "timed out waiting",
+            Ending::Interrupted => "interrupted",
+        };
+        if self.args.keep {
+            if ending != Ending::AllFinal {
+                let name = self.tally.name();
+                format::note(&format!(
+                    "{why}: ntf/{name} is kept and goes on; {}. `kubectl delete ntf {name}` cancels it",
+                    self.tally.summary()
+                ));
+            }
+            return Ok(());
+        }
+        if ending != Ending::AllFinal {
+            format::note(&format!("{why}: {}; cancelling", self.tally.summary()));
+        }
+        // A second Ctrl-C ends the cleaning up too.
+        let deleted = tokio::select! {
+            deleted = self.delete() => deleted,
+            () = self.interrupts.received() => Err(anyhow::anyhow!(
+                "not cleaned up; `kubectl delete ntf {}` cancels it", self.tally.name()
+            )),
+        };
+        if ending != Ending::AllFinal && deleted.is_ok() {
+            self.cancelled().await;
+        }
+        deleted
+    }
+
+    async fn delete(&self) -> anyhow::Result<()> {
+        let params = DeleteParams::background().preconditions(Preconditions {
+            uid: Some(self.tally.uid().to_owned()),
+            resource_version: None,
+        });
+        match self.api.delete(&self.tally.name(), &params).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(()),
+            Err(error) => Err(self.connection.explain(error)),
+        }
+    }
+
+    /// Waits until what ran is dead, which is when its PodNotification is gone, and says so.
+    async fn cancelled(&mut self) {
+        let (api, label) = self.children();
+        let params = ListParams::default().labels(&label);
+        let until = Instant::now() + CANCELLING;
+        loop {
+            let left = match api.list(&params).await {
+                Ok(list) => {
+                    let items = list.items;
+                    for child in &items {
+                        self.tally.child(Event::Apply(child.clone()));
+                    }
+                    items.iter().filter(|c| !c.state().is_final()).count()
+                }
+                Err(_) => usize::MAX,
+            };
+            let name = self.tally.name();
+            if left == 0 {
+                let had = self.tally.summary();
+                return format::note(&format!(
+                    "cancelled: ntf/{name} is deleted and nothing of it runs any more; {had}"
+                ));
+            }
+            if Instant::now() >= until {
+                return format::note(&format!(
+                    "ntf/{name} is deleted, but not every handler is known to be dead yet; `belay get pn -l {label}` shows what is left"
+                ));
+            }
+            tokio::select! {
+                () = tokio::time::sleep(Duration::from_millis(200)) => {}
+                () = self.interrupts.received() => return,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::args;
+    use super::*;
+    use crate::cli::Policy;
+
+    #[test]
+    fn the_pods_there_are_now_are_notified_unless_told_otherwise() {
+        let wish = wish(&args(&[]), "app=web,tier in (a,b)").unwrap();
+        assert_eq!(wish.spec.policy, PodSelectionPolicy::PreExistingPods);
+        assert_eq!(
+            serde_json::to_value(&wish.spec.selector).unwrap(),
+            serde_json::json!({
+                "matchLabels": {"app": "web"},
+                "matchExpressions": [{"key": "tier", "operator": "In", "values": ["a", "b"]}],
+            })
+        );
+        let object = draft(&args(&[]), &wish);
+        assert_eq!(
+            object.metadata.generate_name.as_deref(),
+            Some("notify-reload-")
+        );
+    }
+
+    #[test]
+    fn what_never_ends_cannot_be_waited_for() {
+        let mut all = args(&[]);
+        all.policy = Some(Policy::AllPods);
+        let error = wish(&all, "app=web").err().unwrap();
+        assert_eq!(crate::exit::of_error(&error), Exit::Usage);
+        assert!(error.to_string().contains("--no-wait"), "{error}");
+        all.no_wait = true;
+        assert!(wish(&all, "app=web").is_ok());
+    }
+
+    #[test]
+    fn a_selector_that_cannot_be_read_or_stored_is_wrong_usage() {
+        for text in ["app in", "n>3", "a b"] {
+            let error = wish(&args(&[]), text).err().unwrap();
+            assert_eq!(crate::exit::of_error(&error), Exit::Usage, "{text}");
+            assert!(error.to_string().starts_with("-l "), "{error}");
+        }
+    }
+}

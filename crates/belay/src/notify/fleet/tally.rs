@@ -1,0 +1,265 @@
+//! What is known of one Notification and its children, and how that is told on the way.
+
+use std::collections::BTreeMap;
+use std::io::{IsTerminal as _, Write as _};
+use std::time::Duration;
+
+use belay_api::fanout::{Notification, NotificationStatus};
+use belay_api::notification::{PodNotification, State};
+use kube::ResourceExt as _;
+use kube::runtime::watcher::Event;
+use serde_json::Value;
+
+use crate::format;
+use crate::notify::report;
+
+/// The Notification and its children as they were last seen.
+#[derive(Debug)]
+pub(super) struct Tally {
+    notification: Notification,
+    /// By the name of the pod and that of the child.
+    children: BTreeMap<(String, String), PodNotification>,
+    succeeded: usize,
+    failed: usize,
+    failures: Vec<String>,
+    deleted: bool,
+}
+
+impl Tally {
+    pub(super) fn new(notification: Notification) -> Self {
+        Self {
+            notification,
+            children: BTreeMap::new(),
+            succeeded: 0,
+            failed: 0,
+            failures: Vec::new(),
+            deleted: false,
+        }
+    }
+
+    pub(super) fn name(&self) -> String {
+        self.notification.name_any()
+    }
+
+    pub(super) fn uid(&self) -> &str {
+        self.notification
+            .metadata
+            .uid
+            .as_deref()
+            .unwrap_or_default()
+    }
+
+    pub(super) fn notification(&self) -> &Notification {
+        &self.notification
+    }
+
+    pub(super) fn status(&self) -> NotificationStatus {
+        self.notification.status.clone().unwrap_or_default()
+    }
+
+    /// In the order of the pods' names.
+    pub(super) fn children(&self) -> impl Iterator<Item = &PodNotification> {
+        self.children.values()
+    }
+
+    /// Whether somebody else deleted the Notification.
+    pub(super) fn was_deleted(&self) -> bool {
+        self.deleted
+    }
+
+    /// What the watch tells of the Notification.
+    pub(super) fn own(&mut self, event: Event<Notification>) {
+        match event {
+            Event::Apply(object) | Event::InitApply(object) => {
+                if object.metadata.uid == self.notification.metadata.uid {
+                    self.notification = object;
+                }
+            }
+            Event::Delete(object) => {
+                self.deleted |= object.metadata.uid == self.notification.metadata.uid;
+            }
+            Event::Init | Event::InitDone => {}
+        }
+    }
+
+    /// What the watch tells of a child. One that is gone stays as it was.
+    pub(super) fn child(&mut self, event: Event<PodNotification>) {
+        let (Event::Apply(object) | Event::InitApply(object) | Event::Delete(object)) = event
+        else {
+            return;
+        };
+        let key = (object.spec.pod_name.clone(), object.name_any());
+        let ended = |child: &PodNotification| child.state().is_final();
+        let before = self.children.get(&key).is_some_and(ended);
+        if before {
+            return;
+        }
+        match object.state() {
+            State::New => {}
+            State::Succeeded => self.succeeded += 1,
+            State::Failed => {
+                self.failed += 1;
+                self.failures
+                    .push(format!("{}: {}", key.0, report::failure(&object)));
+            }
+        }
+        self.children.insert(key, object);
+    }
+
+    pub(super) fn take_failures(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.failures)
+    }
+
+    pub(super) fn acknowledged(&self) -> bool {
+        let status = self.notification.status.as_ref();
+        status.is_some_and(|status| status.start_time.is_some())
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.deleted || self.notification.state().is_final()
+    }
+
+    pub(super) fn targets(&self) -> usize {
+        let targets = self.notification.status.as_ref().map(|s| s.target_count);
+        usize::try_from(targets.unwrap_or(0)).unwrap_or(0)
+    }
+
+    /// Pods whose turn has not come.
+    pub(super) fn not_notified(&self) -> usize {
+        self.targets().saturating_sub(self.children.len())
+    }
+
+    /// The counts in words.
+    pub(super) fn summary(&self) -> String {
+        let running = self.children.len() - self.succeeded - self.failed;
+        let mut parts = vec![format!("{} succeeded", self.succeeded)];
+        for (number, what) in [
+            (self.failed, "failed"),
+            (running, "running"),
+            (self.not_notified(), "not notified"),
+        ] {
+            if number > 0 {
+                parts.push(format!("{number} {what}"));
+            }
+        }
+        format!("{} of {} pods", parts.join(", "), self.targets())
+    }
+
+    /// Everything, as it was last seen.
+    pub(super) fn objects(&self) -> anyhow::Result<Vec<Value>> {
+        let mut objects = vec![serde_json::to_value(&self.notification)?];
+        for child in self.children() {
+            objects.push(serde_json::to_value(child)?);
+        }
+        Ok(objects)
+    }
+}
+
+/// Tells how far it has come: in place on a terminal, line by line elsewhere.
+#[derive(Debug)]
+pub(super) struct Progress {
+    terminal: bool,
+    told: String,
+}
+
+impl Progress {
+    pub(super) fn to_stderr() -> Self {
+        Self {
+            terminal: std::io::stderr().is_terminal(),
+            told: String::new(),
+        }
+    }
+
+    /// The counts, over the line before.
+    pub(super) fn in_place(&mut self, tally: &Tally) {
+        let text = tally.summary();
+        if self.terminal && text != self.told {
+            let _ = write!(std::io::stderr().lock(), "\r\x1b[K{text}");
+            self.told = text;
+        }
+    }
+
+    /// The counts on a line of their own, where they have changed.
+    pub(super) fn line(&mut self, elapsed: Duration, tally: &Tally) {
+        let text = tally.summary();
+        if !self.terminal && tally.acknowledged() && text != self.told {
+            format::note(&format!("+{:.3}s  {text}", elapsed.as_secs_f64()));
+            self.told = text;
+        }
+    }
+
+    /// A line that stays.
+    pub(super) fn say(&mut self, text: &str) {
+        self.clear();
+        format::note(text);
+    }
+
+    /// Takes away what stands in place.
+    pub(super) fn clear(&mut self) {
+        if self.terminal && !self.told.is_empty() {
+            let _ = write!(std::io::stderr().lock(), "\r\x1b[K");
+            self.told.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use serde_json::json;
+
+    pub(in crate::notify::fleet) fn notification(status: &Value) -> Notification {
+        serde_json::from_value(json!({
+            "apiVersion": "apps.k8s.io/v1alpha1", "kind": "Notification",
+            "metadata": {"name": "n", "uid": "u"},
+            "spec": {"selector": {}, "notifier": "reload", "policy": "PreExistingPods"},
+            "status": status,
+        }))
+        .unwrap()
+    }
+
+    pub(in crate::notify::fleet) fn child(pod: &str, status: &Value) -> PodNotification {
+        serde_json::from_value(json!({
+            "apiVersion": "apps.k8s.io/v1alpha1", "kind": "PodNotification",
+            "metadata": {"name": format!("n-{pod}")},
+            "spec": {"podName": pod, "notifier": "reload"},
+            "status": status,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn the_summary_counts_every_pod_once_whatever_the_watch_repeats() {
+        let mut tally = Tally::new(notification(&json!({"targetCount": 4})));
+        tally.child(Event::Apply(child("a", &json!({"state": "New"}))));
+        tally.child(Event::Apply(child("b", &json!({"state": "New"}))));
+        assert_eq!(
+            tally.summary(),
+            "0 succeeded, 2 running, 2 not notified of 4 pods"
+        );
+        for _ in 0..2 {
+            tally.child(Event::Apply(child("a", &json!({"state": "Succeeded"}))));
+            let failed = json!({"state": "Failed", "error": {"type": "Expired", "message": "late",
+                "timestamp": "2026-01-01T00:00:00Z"}});
+            tally.child(Event::InitApply(child("b", &failed)));
+        }
+        tally.child(Event::Delete(child("a", &json!({"state": "New"}))));
+        assert_eq!(
+            tally.summary(),
+            "1 succeeded, 1 failed, 2 not notified of 4 pods"
+        );
+        assert_eq!(tally.take_failures(), ["b: Expired: late"]);
+    }
+
+    #[test]
+    fn it_is_over_when_it_is_final_or_gone_and_not_for_a_successor() {
+        let mut tally = Tally::new(notification(&json!({})));
+        let mut other = notification(&json!({"state": "Succeeded"}));
+        other.metadata.uid = Some("other".into());
+        tally.own(Event::Apply(other.clone()));
+        tally.own(Event::Delete(other));
+        assert!(!tally.is_over());
+        tally.own(Event::Apply(notification(&json!({"state": "Succeeded"}))));
+        assert!(tally.is_over() && !tally.was_deleted());
+    }
+}
