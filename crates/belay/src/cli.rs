@@ -300,16 +300,6 @@ pub(crate) enum Executor {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct ManifestsArgs {
-    /// Image of belay that the nodes can pull [default: belay, in this version]
-    #[arg(long, value_name = "IMAGE")]
-    pub image: Option<String>,
-    /// Who runs what notifications ask for
-    #[arg(long, value_name = "EXECUTOR", default_value = "agent")]
-    pub executor: Executor,
-}
-
-#[derive(Debug, Args)]
 pub(crate) struct ControllerArgs {
     /// Who runs what notifications ask for
     #[arg(long, value_name = "EXECUTOR", default_value = "agent")]
@@ -336,6 +326,16 @@ pub(crate) struct ClusterArgs {
     /// trigger every notifier, and whoever may change pods can choose what is run
     #[arg(long)]
     pub allow_unprotected_triggers: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ManifestsArgs {
+    /// Image of belay that the nodes can pull [default: belay, in this version]
+    #[arg(long, value_name = "IMAGE")]
+    pub image: Option<String>,
+    /// Who runs what notifications ask for
+    #[arg(long, value_name = "EXECUTOR", default_value = "agent")]
+    pub executor: Executor,
 }
 
 #[derive(Debug, Args)]
