@@ -386,6 +386,40 @@ async fn who_may_create_notifications_still_needs_the_right_to_notify() {
 }
 
 #[tokio::test]
+async fn who_notifies_many_pods_needs_the_same_right() {
+    let h = Harness::start().await;
+    let mut rules = may_trigger("reload").to_vec();
+    rules.push(rule(OWN, "notifications", &["create"]));
+    grant(&h, "ann", &rules).await;
+    let ann = h.of(user("ann"));
+    let many = |notifier: &str| {
+        json!({
+            "metadata": {"name": notifier},
+            "spec": {"selector": {"matchLabels": {"app": "web"}}, "notifier": notifier},
+        })
+    };
+    let path = "/apis/apps.k8s.io/v1alpha1/namespaces/default/notifications";
+    let refused = ann.post(path, &many("lock")).await;
+    let message = refused.refused(403, "Forbidden");
+    assert!(
+        message.contains("may not trigger the notifier \"lock\""),
+        "{message}"
+    );
+    ann.post(path, &many("reload")).await.ok();
+    // Its controller acts for whoever was asked then.
+    let controller = h.of(Identity::controller());
+    controller
+        .post(NOTIFICATIONS, &notification("child", "web", "lock"))
+        .await
+        .ok();
+    // A node triggers nothing.
+    h.of(Identity::node("n1"))
+        .post(path, &many("reload"))
+        .await
+        .refused(403, "Forbidden");
+}
+
+#[tokio::test]
 async fn more_rights_on_notifications_are_no_right_to_other_notifiers_or_to_status() {
     let h = Harness::start().await;
     running_pod(&h).await;

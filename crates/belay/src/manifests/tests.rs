@@ -170,6 +170,7 @@ fn each_role_has_what_it_uses_and_no_more() {
         ("update", own, "podnotifications", false, false),
         ("patch", own, "notifications/status", false, true),
         ("create", own, "notifications", false, false),
+        ("patch", own, "notifications", false, false),
         ("notify", own, "notifiers", false, true),
         ("watch", "", "pods", true, true),
         ("patch", "", "pods", false, false),
