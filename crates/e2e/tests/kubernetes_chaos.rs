@@ -107,7 +107,8 @@ fn told_the_truth(stage: &Stage, child: &Value) {
     let attempts = container["attempts"].as_u64().unwrap_or(0);
     match child["status"]["state"].as_str() {
         Some("Succeeded") => {
-            assert_eq!(ran as u64, attempts, "{pod}: {child:#}");
+            // An attempt that was claimed and never began is counted too.
+            assert!((1..=attempts).contains(&(ran as u64)), "{pod}: {child:#}");
         }
         Some("Failed") => {
             let error = container["error"]["type"]
@@ -335,10 +336,14 @@ async fn of_two_controllers_one_acts_and_the_other_takes_over() -> anyhow::Resul
         )
         .await?
         .ok()?;
+    eventually_within(PATIENCE, "another to act", async || {
+        let now = holder().await?;
+        Ok((!now.is_empty() && now != first).then_some(()))
+    })
+    .await?;
     fan_out(admin, "taken", json!({})).await?;
     let done = complete(admin, "taken").await?;
     println!("taken over and delivered after {:?}", begin.elapsed());
     assert_eq!(done["status"]["succeededCount"], 1, "{done:#}");
-    assert_ne!(holder().await?, first);
     Ok(())
 }
