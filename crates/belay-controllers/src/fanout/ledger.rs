@@ -382,7 +382,10 @@ impl Ledger {
             return;
         };
         match creation {
-            Creation::There(outcome) => active.fanout.created(target, outcome),
+            Creation::There(outcome) => {
+                active.accepted();
+                active.fanout.created(target, outcome);
+            }
             Creation::Refused(why) => {
                 active.fanout.not_created(target);
                 warn!(
