@@ -1,4 +1,4 @@
-//! Runs one action against one target: deadline, cancel, outcome.
+//! Runs one action against one target: deadline, probe, cancel, outcome.
 //!
 //! ```text
 //!   agent ── run(target, action, attempt, timeout, cancel) ──> Report
@@ -6,6 +6,9 @@
 //!                        v
 //!                 port `Target`      one incarnation of one container, as a runtime offers it:
 //!                                    start, find, signal, disposition, wait
+//!                        ^
+//!                        │
+//!   agent ── probe::run(target, probe, attempt, course, cancel) ──> Probed
 //! ```
 //!
 //! The engine has no tasks of its own: an action lives in the future of the one who asked for it,
@@ -23,6 +26,7 @@
 mod engine;
 mod id;
 mod outcome;
+pub mod probe;
 mod target;
 
 pub use engine::{OVERDUE, resume, run};

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use jiff::Timestamp;
 use serde::Serialize;
-use tracing::error;
+use tracing::{error, info};
 
 /// One line.
 #[derive(Debug, Serialize)]
@@ -40,9 +40,13 @@ pub(crate) struct Line<'a> {
 
 /// The open log.
 #[derive(Debug)]
-pub(crate) struct Audit {
-    path: PathBuf,
-    file: Mutex<File>,
+pub(crate) enum Audit {
+    File {
+        path: PathBuf,
+        file: Mutex<File>,
+    },
+    /// Among the log lines of a role that has no directory, under the target `belay_audit`.
+    Log,
 }
 
 impl Audit {
@@ -53,7 +57,7 @@ impl Audit {
             .append(true)
             .mode(0o600)
             .open(path)?;
-        Ok(Audit {
+        Ok(Audit::File {
             path: path.to_owned(),
             file: Mutex::new(file),
         })
@@ -65,10 +69,17 @@ impl Audit {
             Ok(text) => text,
             Err(error) => return error!(%error, "an audit line cannot be written as JSON"),
         };
-        text.push(b'\n');
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Err(error) = file.write_all(&text) {
-            error!(path = %self.path.display(), %error, "cannot append to the audit log");
+        match self {
+            Audit::Log => {
+                info!(target: "belay_audit", "{}", String::from_utf8_lossy(&text));
+            }
+            Audit::File { path, file } => {
+                text.push(b'\n');
+                let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Err(error) = file.write_all(&text) {
+                    error!(path = %path.display(), %error, "cannot append to the audit log");
+                }
+            }
         }
     }
 }

@@ -1,10 +1,11 @@
 //! What every task of the agent shares.
 
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use belay_api::gates::FeatureGates;
-use belay_runtime::PodRuntime;
+use belay_runtime::{Containers, PodRuntime};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use tokio::sync::Semaphore;
@@ -13,6 +14,7 @@ use crate::audit::Audit;
 use crate::clock::Clock;
 use crate::events::Recorder;
 use crate::journal::Journal;
+use crate::lookup::Lookup;
 use crate::metrics::Metrics;
 use crate::pods::Table;
 
@@ -20,20 +22,24 @@ use crate::pods::Table;
 /// groups, few enough not to open a connection per notification.
 const STATUS_WRITES: usize = 128;
 
+/// What delivering notifications takes, in every mode.
 pub(crate) struct Context {
-    pub(crate) node_name: String,
-    pub(crate) node_address: String,
-    pub(crate) data_dir: PathBuf,
+    /// Who claims: the node, or the controller where there are no agents; whichever process of it
+    /// writes.
+    pub(crate) executor: String,
+    /// Which notifications are for this executor, as a field selector; `None`: all.
+    pub(crate) selector: Option<String>,
     pub(crate) client: Client,
-    pub(crate) runtime: Arc<dyn PodRuntime>,
+    /// What actions are run in.
+    pub(crate) runtime: Arc<dyn Containers>,
+    /// Where a notified pod is looked up.
+    pub(crate) lookup: Arc<dyn Lookup>,
     pub(crate) gates: FeatureGates,
     pub(crate) clock: Clock,
-    pub(crate) boot_id: String,
     pub(crate) journal: Journal,
     pub(crate) audit: Audit,
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: Arc<Metrics>,
     pub(crate) events: Recorder,
-    pub(crate) pods: Table,
     /// Slots for actions.
     pub(crate) slots: Arc<Semaphore>,
     pub(crate) status_writes: Semaphore,
@@ -42,7 +48,7 @@ pub(crate) struct Context {
 impl std::fmt::Debug for Context {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Context")
-            .field("node_name", &self.node_name)
+            .field("executor", &self.executor)
             .finish_non_exhaustive()
     }
 }
@@ -51,7 +57,37 @@ impl Context {
     pub(crate) fn status_writes() -> Semaphore {
         Semaphore::new(STATUS_WRITES)
     }
+}
 
+/// Everything of the [`Context`], and what only an agent needs that is the node itself.
+pub(crate) struct Host {
+    pub(crate) shared: Arc<Context>,
+    pub(crate) node_name: String,
+    pub(crate) node_address: String,
+    pub(crate) data_dir: PathBuf,
+    pub(crate) boot_id: String,
+    /// What runs the pods.
+    pub(crate) runtime: Arc<dyn PodRuntime>,
+    pub(crate) pods: Arc<Table>,
+}
+
+impl Deref for Host {
+    type Target = Context;
+
+    fn deref(&self) -> &Context {
+        &self.shared
+    }
+}
+
+impl std::fmt::Debug for Host {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Host")
+            .field("node_name", &self.node_name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Host {
     /// The node, for events.
     pub(crate) fn node_reference(&self) -> ObjectReference {
         ObjectReference {

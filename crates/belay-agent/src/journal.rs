@@ -2,7 +2,9 @@
 //!
 //! One store for both, so that everything that is on its way to disk at a moment shares a sync.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use belay_core::delivery::Record;
 use belay_store::{Expect, OpenError, Options, Store, Write, WriteError};
@@ -45,7 +47,15 @@ pub(crate) enum JournalError {
 /// The journal.
 #[derive(Debug, Clone)]
 pub(crate) struct Journal {
-    store: Store<()>,
+    backing: Backing,
+}
+
+/// Where it is kept.
+#[derive(Debug, Clone)]
+enum Backing {
+    Disk(Store<()>),
+    /// For an executor that has nothing it could go on with after a restart.
+    Memory(Arc<Mutex<BTreeMap<String, Bytes>>>),
 }
 
 const NOTIFICATIONS: &str = "notification/";
@@ -61,8 +71,15 @@ impl Journal {
         options.history_bytes = 1;
         options.min_free_bytes = 4 << 20;
         Ok(Journal {
-            store: Store::open(&path, options)?,
+            backing: Backing::Disk(Store::open(&path, options)?),
         })
+    }
+
+    /// A journal that ends with the process.
+    pub(crate) fn in_memory() -> Self {
+        Journal {
+            backing: Backing::Memory(Arc::default()),
+        }
     }
 
     pub(crate) async fn put_notification(&self, started: &Started) -> Result<(), JournalError> {
@@ -80,11 +97,19 @@ impl Journal {
 
     /// Every notification that was started and not forgotten.
     pub(crate) fn notifications(&self) -> Vec<Started> {
-        let page = self.store.list(NOTIFICATIONS, None, 0, &mut |_| true);
-        page.entries
-            .iter()
-            .filter_map(|entry| decode(&entry.key, &entry.value))
-            .collect()
+        match &self.backing {
+            Backing::Disk(store) => store
+                .list(NOTIFICATIONS, None, 0, &mut |_| true)
+                .entries
+                .iter()
+                .filter_map(|entry| decode(&entry.key, &entry.value))
+                .collect(),
+            Backing::Memory(entries) => lock(entries)
+                .iter()
+                .filter(|(key, _)| key.starts_with(NOTIFICATIONS))
+                .filter_map(|(key, value)| decode(key, value))
+                .collect(),
+        }
     }
 
     pub(crate) async fn put_stop(
@@ -104,13 +129,22 @@ impl Journal {
     }
 
     pub(crate) async fn shutdown(&self) {
-        self.store.shutdown().await;
+        match &self.backing {
+            Backing::Disk(store) => store.shutdown().await,
+            Backing::Memory(_) => {}
+        }
     }
 
     async fn put(&self, key: String, value: &impl Serialize) -> Result<(), JournalError> {
         let value = Bytes::from(serde_json::to_vec(value)?);
-        match self
-            .store
+        let store = match &self.backing {
+            Backing::Disk(store) => store,
+            Backing::Memory(entries) => {
+                lock(entries).insert(key, value);
+                return Ok(());
+            }
+        };
+        match store
             .write(Write::put(key, Expect::Any, move |_| value))
             .await
         {
@@ -120,10 +154,17 @@ impl Journal {
     }
 
     async fn forget(&self, key: String) {
-        if self.store.get(&key).is_none() {
+        let store = match &self.backing {
+            Backing::Disk(store) => store,
+            Backing::Memory(entries) => {
+                lock(entries).remove(&key);
+                return;
+            }
+        };
+        if store.get(&key).is_none() {
             return;
         }
-        match self.store.write(Write::delete(key, Expect::Present)).await {
+        match store.write(Write::delete(key, Expect::Present)).await {
             Ok(_) | Err(WriteError::Conflict { .. } | WriteError::Closed) => {}
             Err(error @ WriteError::Full { .. }) => {
                 warn!(%error, "an entry of the journal could not be removed");
@@ -132,9 +173,15 @@ impl Journal {
     }
 
     fn get<T: DeserializeOwned>(&self, key: &str) -> Option<T> {
-        let entry = self.store.get(key)?;
-        decode(key, &entry.value)
+        match &self.backing {
+            Backing::Disk(store) => decode(key, &store.get(key)?.value),
+            Backing::Memory(entries) => decode(key, lock(entries).get(key)?),
+        }
     }
+}
+
+fn lock(entries: &Mutex<BTreeMap<String, Bytes>>) -> MutexGuard<'_, BTreeMap<String, Bytes>> {
+    entries.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// An entry that cannot be read counts as lost; the object and the runtime still tell.
@@ -190,5 +237,15 @@ mod tests {
         assert_eq!(journal.stop("p").unwrap().started, 5);
         journal.forget_stop("p").await;
         assert_eq!(journal.stop("p"), None);
+    }
+
+    #[tokio::test]
+    async fn one_in_memory_remembers_as_long_as_it_lives() {
+        let journal = Journal::in_memory();
+        journal.put_notification(&started("u1")).await.unwrap();
+        assert_eq!(journal.notification("u1"), Some(started("u1")));
+        assert_eq!(journal.notifications(), [started("u1")]);
+        journal.forget_notification("u1").await;
+        assert_eq!(journal.notification("u1"), None);
     }
 }

@@ -14,6 +14,11 @@
 //!                  logs  <---  listener: logs for the server, metrics, health
 //! ```
 //!
+//! That is the agent that *is* the node ([`run`]). Beside a kubelet ([`companion`]) there are only the
+//! notifications, a lease and the events: pods are looked up in the runtime and compared with the
+//! API's copy (see [`lookup`]). Where no agent may be installed the controller runs the same
+//! deliveries over `pods/exec` ([`executor`]).
+//!
 //! Long-running tasks: the node's object, its lease, the teller of events, the listener, the pods
 //! with a worker each, the notifications with a driver each. All end when the token given to [`run`]
 //! is cancelled; containers and running actions are left as they are and found again.
@@ -27,12 +32,17 @@
 
 mod audit;
 mod clock;
+mod companion;
 mod context;
 mod crash;
+mod dated;
 mod events;
+mod executor;
 mod journal;
+mod lease;
 mod listener;
 mod logs;
+mod lookup;
 mod metrics;
 mod node;
 mod notifications;
@@ -42,7 +52,7 @@ mod reconnect;
 mod testing;
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use belay_api::gates::{Feature, FeatureGates};
@@ -53,15 +63,18 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
+pub use companion::{Companion, companion};
+pub use executor::{Executor, executor};
 pub use listener::ListenError;
+pub use metrics::Metrics;
 
 use audit::Audit;
 use clock::Clock;
-use context::Context;
+use context::{Context, Host};
 use events::Recorder;
 use journal::Journal;
+use lease::Lease;
 use listener::Listener;
-use metrics::Metrics;
 use pods::Table;
 
 /// How many actions run at once on a node, unless told otherwise.
@@ -132,16 +145,7 @@ pub enum AgentError {
 /// When the agent cannot start: its directory, its journal or its address cannot be used. An API
 /// server that is away is no error.
 pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), AgentError> {
-    let data_dir = |source| AgentError::DataDir {
-        path: config.data_dir.clone(),
-        source,
-    };
-    tokio::fs::create_dir_all(&config.data_dir)
-        .await
-        .map_err(data_dir)?;
-    let dir = config.data_dir.clone();
-    let journal = tokio::task::spawn_blocking(move || Journal::open(&dir)).await??;
-    let audit = Audit::open(&config.data_dir.join("agent-audit.jsonl")).map_err(data_dir)?;
+    let (journal, audit) = open(&config.data_dir).await?;
     let names = vec![config.node_name.clone(), config.node_address.to_string()];
     let listener = Listener::bind(
         config.listen,
@@ -159,22 +163,30 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Agen
         runtime: config.runtime.name().to_owned(),
         machine: node::Machine::read(),
     };
-    let context = Arc::new(Context {
+    let pods = Arc::new(Table::default());
+    let shared = Arc::new(Context {
+        selector: Some(format!("status.nodeName={}", config.node_name)),
+        executor: config.node_name.clone(),
+        client: config.client,
+        runtime: Arc::clone(&config.runtime) as _,
+        lookup: Arc::clone(&pods) as _,
+        gates: config.gates,
+        clock: Clock::default(),
+        journal,
+        audit,
+        metrics: Arc::new(Metrics::new(config.gates)),
+        events,
+        slots: Arc::new(Semaphore::new(config.max_actions.max(1))),
+        status_writes: Context::status_writes(),
+    });
+    let context = Arc::new(Host {
+        shared: Arc::clone(&shared),
         node_address: config.node_address.to_string(),
         node_name: config.node_name,
         data_dir: config.data_dir,
-        client: config.client,
-        runtime: config.runtime,
-        gates: config.gates,
-        clock: Clock::default(),
         boot_id: clock::boot_id(),
-        journal: journal.clone(),
-        audit,
-        metrics: Metrics::new(config.gates),
-        events,
-        pods: Table::default(),
-        slots: Arc::new(Semaphore::new(config.max_actions.max(1))),
-        status_writes: Context::status_writes(),
+        runtime: config.runtime,
+        pods,
     });
     info!(node = context.node_name, address = %listener.address, "the agent runs");
     context.events.normal(
@@ -183,11 +195,11 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Agen
         "Starting the Belay agent.".to_owned(),
     );
 
-    // A task that fails takes the others down: an agent that does half of its work looks healthy.
     let stop = shutdown.child_token();
+    let lease = Lease::new(lease::NODES, context.node_name.clone());
     let mut tasks = JoinSet::new();
     tasks.spawn(node::keep_object(Arc::clone(&context), facts, stop.clone()));
-    tasks.spawn(node::keep_lease(Arc::clone(&context), stop.clone()));
+    tasks.spawn(lease::keep(Arc::clone(&shared), lease, stop.clone()));
     tasks.spawn(teller.run(
         context.client.clone(),
         context.node_name.clone(),
@@ -196,8 +208,31 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Agen
     tasks.spawn(listener.run(Arc::clone(&context), stop.clone()));
     tasks.spawn(pods::run(Arc::clone(&context), stop.clone()));
     if context.gates.enabled(Feature::ContainerNotifier) {
-        tasks.spawn(notifications::run(Arc::clone(&context), stop.clone()));
+        tasks.spawn(notifications::run(Arc::clone(&shared), stop.clone()));
     }
+    finish(&shared, tasks, &stop).await
+}
+
+/// Makes the data directory and opens what is kept in it.
+async fn open(dir: &Path) -> Result<(Journal, Audit), AgentError> {
+    let data_dir = |source| AgentError::DataDir {
+        path: dir.to_owned(),
+        source,
+    };
+    tokio::fs::create_dir_all(dir).await.map_err(data_dir)?;
+    let path = dir.to_owned();
+    let journal = tokio::task::spawn_blocking(move || Journal::open(&path)).await??;
+    let audit = Audit::open(&dir.join("agent-audit.jsonl")).map_err(data_dir)?;
+    Ok((journal, audit))
+}
+
+/// Waits for the tasks. One that ends takes the others down: an agent that does half of its work
+/// looks healthy.
+async fn finish(
+    context: &Context,
+    mut tasks: JoinSet<()>,
+    stop: &CancellationToken,
+) -> Result<(), AgentError> {
     let mut result = Ok(());
     while let Some(ended) = tasks.join_next().await {
         stop.cancel();
@@ -205,6 +240,6 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Agen
             result = Err(error.into());
         }
     }
-    journal.shutdown().await;
+    context.journal.shutdown().await;
     result
 }

@@ -33,7 +33,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use crate::context::Context;
+use crate::context::Host;
 use crate::logs::{self, LogError, LogQuery};
 pub(crate) use certificate::{CertificateError, Serving};
 
@@ -102,7 +102,7 @@ impl Listener {
     }
 
     /// Serves until `shutdown`.
-    pub(crate) async fn run(self, context: Arc<Context>, shutdown: CancellationToken) {
+    pub(crate) async fn run(self, context: Arc<Host>, shutdown: CancellationToken) {
         let mut connections = JoinSet::new();
         loop {
             let accepted = tokio::select! {
@@ -184,7 +184,7 @@ fn peer(certificates: Option<&[CertificateDer<'_>]>) -> Peer {
 
 async fn connection(
     acceptor: TlsAcceptor,
-    context: Arc<Context>,
+    context: Arc<Host>,
     stream: TcpStream,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let stream = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await??;
@@ -211,7 +211,7 @@ fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
     answer
 }
 
-async fn answer(context: Arc<Context>, peer: &Peer, request: &Request<Incoming>) -> Answer {
+async fn answer(context: Arc<Host>, peer: &Peer, request: &Request<Incoming>) -> Answer {
     let path = request.uri().path();
     if request.method() != Method::GET {
         return text(StatusCode::METHOD_NOT_ALLOWED, "only GET is known here\n");
@@ -254,7 +254,7 @@ async fn answer(context: Arc<Context>, peer: &Peer, request: &Request<Incoming>)
 }
 
 async fn log(
-    context: Arc<Context>,
+    context: Arc<Host>,
     namespace: &str,
     pod: &str,
     container: &str,

@@ -16,7 +16,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncSeekExt as _, BufReader};
 use tokio::sync::mpsc;
 use tracing::debug;
 
-use crate::context::Context;
+use crate::context::Host;
 use crate::pods::{PodView, config};
 use line::{Line, Printer};
 pub(crate) use query::LogQuery;
@@ -54,7 +54,7 @@ pub(crate) struct Source {
 
 /// Finds the log of a container.
 pub(crate) fn find(
-    context: &Context,
+    context: &Host,
     namespace: &str,
     name: &str,
     container: &str,
@@ -93,7 +93,7 @@ fn incarnation(view: &PodView, container: &str, previous: bool) -> Result<u32, L
 
 impl Source {
     /// Whether nothing will be written to this log any more.
-    fn is_complete(&self, context: &Context) -> bool {
+    fn is_complete(&self, context: &Host) -> bool {
         context.pods.get(&self.pod_uid).is_none_or(|view| {
             view.containers
                 .get(&self.container)
@@ -106,7 +106,7 @@ impl Source {
 
 /// Opens a log and sends what the query asks for, piece by piece. A reader that goes away ends it.
 pub(crate) async fn read(
-    context: Arc<Context>,
+    context: Arc<Host>,
     source: Source,
     query: LogQuery,
     now: Timestamp,
@@ -141,7 +141,7 @@ pub(crate) async fn read(
 }
 
 async fn pump(
-    context: &Context,
+    context: &Host,
     source: &Source,
     query: &LogQuery,
     now: Timestamp,

@@ -20,7 +20,7 @@ struct FeatureLabel {
 
 /// Handles to every metric of the agent.
 #[derive(Debug)]
-pub(crate) struct Metrics {
+pub struct Metrics {
     registry: Registry,
     /// From the moment a notification is met to the moment its result is on the server.
     pub(crate) delivery: Histogram,
@@ -37,7 +37,17 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    pub(crate) fn new(gates: FeatureGates) -> Self {
+    /// Metrics of an agent with these gates.
+    pub fn new(gates: FeatureGates) -> Self {
+        Self::with(Some(gates))
+    }
+
+    /// Metrics of deliveries alone, for a role that shows its gates itself.
+    pub fn of_deliveries() -> Self {
+        Self::with(None)
+    }
+
+    fn with(gates: Option<FeatureGates>) -> Self {
         let mut registry = Registry::default();
         // 1 ms to about 65 s.
         let seconds = || Histogram::new(exponential_buckets(0.001, 2.0, 17));
@@ -80,19 +90,21 @@ impl Metrics {
             "Containers started again",
             metrics.restarts.clone(),
         );
-        let features = Family::<FeatureLabel, Gauge>::default();
-        for (feature, enabled) in gates.iter() {
-            features
-                .get_or_create(&FeatureLabel {
-                    name: feature.name(),
-                })
-                .set(i64::from(enabled));
+        if let Some(gates) = gates {
+            let features = Family::<FeatureLabel, Gauge>::default();
+            for (feature, enabled) in gates.iter() {
+                features
+                    .get_or_create(&FeatureLabel {
+                        name: feature.name(),
+                    })
+                    .set(i64::from(enabled));
+            }
+            registry.register(
+                "kubernetes_feature_enabled",
+                "Whether a feature gate is on",
+                features,
+            );
         }
-        registry.register(
-            "kubernetes_feature_enabled",
-            "Whether a feature gate is on",
-            features,
-        );
         Metrics {
             registry,
             ..metrics
@@ -100,7 +112,7 @@ impl Metrics {
     }
 
     /// Everything in the text format of OpenMetrics.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let mut text = String::new();
         match prometheus_client::encoding::text::encode(&mut text, &self.registry) {
             Ok(()) => text,

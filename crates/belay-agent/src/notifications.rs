@@ -1,9 +1,9 @@
-//! Notifications for the pods of this node: one driver for each that is under way.
+//! Notifications for this executor: one driver for each that is under way.
 //!
 //! ```text
-//!   watch of podnotifications with status.nodeName = this node     journal, at the start
-//!        |  by UID                                                        |
-//!        v                                                                v
+//!   watch of podnotifications, those of this node     journal, at the start
+//!        |  by UID                                          |
+//!        v                                                  v
 //!     Driver (one task each)  <--- machine in belay-core ---> claim, journal, actions, result
 //! ```
 //!
@@ -14,6 +14,7 @@ mod action;
 mod driver;
 mod handler;
 mod status;
+mod verify;
 mod write;
 
 use std::collections::{HashMap, HashSet};
@@ -35,12 +36,11 @@ use crate::context::Context;
 use crate::journal::Started;
 use crate::reconnect::Reconnect;
 
-/// Delivers the node's notifications until `shutdown`.
+/// Delivers notifications until `shutdown`.
 pub(crate) async fn run(context: Arc<Context>, shutdown: CancellationToken) {
-    // Which containers run has to be known before anything is claimed or given up.
     tokio::select! {
         () = shutdown.cancelled() => return,
-        () = context.pods.until_listed() => {}
+        () = context.lookup.ready() => {}
     }
     let mut notifications = Notifications {
         context: Arc::clone(&context),
@@ -51,14 +51,26 @@ pub(crate) async fn run(context: Arc<Context>, shutdown: CancellationToken) {
         shutdown: shutdown.clone(),
     };
     let api: Api<PodNotification> = Api::all(context.client.clone());
-    let selector =
-        watcher::Config::default().fields(&format!("status.nodeName={}", context.node_name));
-    let mut events = std::pin::pin!(watcher(api, selector).backoff(Reconnect::default()));
+    let mut config = watcher::Config::default();
+    if let Some(selector) = &context.selector {
+        config = config.fields(selector);
+    }
+    let mut events = std::pin::pin!(watcher(api, config).backoff(Reconnect::default()));
+    // Whether it has been told that notifications are not served.
+    let mut missing = false;
     loop {
         tokio::select! {
             () = shutdown.cancelled() => break,
             event = events.next() => match event {
-                Some(Ok(event)) => notifications.event(event),
+                Some(Ok(event)) => {
+                    missing = false;
+                    notifications.event(event);
+                }
+                Some(Err(error)) if is_missing(&error) => {
+                    if !std::mem::replace(&mut missing, true) {
+                        warn!("the API server does not serve podnotifications: install Belay with `belay manifests | kubectl apply -f -`; trying again until it does");
+                    }
+                }
                 Some(Err(error)) => {
                     warn!(%error, "the watch of notifications was interrupted; it is resumed");
                 }
@@ -120,7 +132,11 @@ impl Notifications {
             }
             return;
         }
-        // What is final concerns this node only if something of it is left here.
+        // Who is to act on it has not been settled yet.
+        if !is_final && !is_assigned(&object) {
+            return;
+        }
+        // What is final concerns this executor only if something of it is left here.
         if is_final && self.context.journal.notification(&uid).is_none() {
             return;
         }
@@ -180,6 +196,26 @@ impl Notifications {
             self.ended.insert(uid);
         }
     }
+}
+
+/// Whether the server has no such kind, as before the installation of the definitions.
+fn is_missing(error: &watcher::Error) -> bool {
+    match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status)) => status.code == 404,
+        watcher::Error::InitialListFailed(_)
+        | watcher::Error::WatchStartFailed(_)
+        | watcher::Error::WatchError(_)
+        | watcher::Error::WatchFailed(_)
+        | watcher::Error::NoResourceVersion => false,
+    }
+}
+
+fn is_assigned(object: &PodNotification) -> bool {
+    object
+        .status
+        .as_ref()
+        .is_some_and(|status| status.node_name.is_some() && status.pod_uid.is_some())
 }
 
 fn uid(object: &PodNotification) -> &str {
@@ -245,6 +281,18 @@ mod tests {
         notifications.event(Event::Init);
         notifications.event(Event::InitDone);
         assert!(notifications.ended.is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_nobody_has_assigned_is_left_until_somebody_has() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut notifications = notifications(dir.path());
+        let mut unassigned = object("New");
+        unassigned.status = None;
+        notifications.event(Event::Apply(unassigned));
+        assert!(notifications.active.is_empty());
+        notifications.event(Event::Apply(object("New")));
+        assert_eq!(notifications.active.len(), 1);
     }
 
     #[tokio::test]

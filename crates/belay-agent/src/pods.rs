@@ -40,16 +40,14 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-#[cfg(test)]
-pub(crate) use table::ContainerView;
-pub(crate) use table::{PodView, Table};
+pub(crate) use table::{ContainerView, PodView, Table};
 use worker::{Desired, Worker};
 
-use crate::context::Context;
+use crate::context::Host;
 use crate::reconnect::Reconnect;
 
 /// Runs the node's pods until `shutdown`.
-pub(crate) async fn run(context: Arc<Context>, shutdown: CancellationToken) {
+pub(crate) async fn run(context: Arc<Host>, shutdown: CancellationToken) {
     let adopted = tokio::select! {
         () = shutdown.cancelled() => return,
         adopted = list(&context) => adopted,
@@ -84,7 +82,7 @@ pub(crate) async fn run(context: Arc<Context>, shutdown: CancellationToken) {
 }
 
 /// What the runtime has from before, by pod. Asked until it answers.
-async fn list(context: &Context) -> HashMap<String, Vec<ContainerState>> {
+async fn list(context: &Host) -> HashMap<String, Vec<ContainerState>> {
     loop {
         match context.runtime.list().await {
             Ok(states) => {
@@ -104,7 +102,7 @@ async fn list(context: &Context) -> HashMap<String, Vec<ContainerState>> {
 }
 
 struct Pods {
-    context: Arc<Context>,
+    context: Arc<Host>,
     workers: HashMap<String, watch::Sender<Desired>>,
     tasks: JoinSet<String>,
     /// Containers from before whose pod has not been seen yet.

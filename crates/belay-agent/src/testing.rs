@@ -70,19 +70,17 @@ impl Script {
 pub(crate) fn context(dir: &Path, script: &Script) -> Arc<Context> {
     let runtime = ProcessRuntime::open(&dir.join("runtime")).unwrap();
     Arc::new(Context {
-        node_name: "n1".to_owned(),
-        node_address: "127.0.0.1".to_owned(),
-        data_dir: dir.to_owned(),
+        executor: "n1".to_owned(),
+        selector: None,
         client: script.client(),
         runtime: Arc::new(runtime),
+        lookup: Arc::new(Table::default()),
         gates: FeatureGates::default(),
         clock: Clock::default(),
-        boot_id: "boot".to_owned(),
         journal: Journal::open(dir).unwrap(),
         audit: Audit::open(&dir.join("audit")).unwrap(),
-        metrics: Metrics::new(FeatureGates::default()),
+        metrics: Arc::new(Metrics::new(FeatureGates::default())),
         events: Recorder::new().0,
-        pods: Table::default(),
         slots: Arc::new(Semaphore::new(4)),
         status_writes: Context::status_writes(),
     })

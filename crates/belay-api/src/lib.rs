@@ -18,8 +18,10 @@ pub mod gates;
 pub mod metadata;
 pub mod notification;
 pub mod pod;
+pub mod policies;
 pub mod protobuf;
 pub mod quantity;
+pub mod rbac;
 pub mod reasons;
 pub mod rules;
 pub mod schema;
@@ -30,3 +32,9 @@ pub mod signal;
 pub const GROUP: &str = "apps.k8s.io";
 /// The version of Belay's kinds.
 pub const VERSION: &str = "v1alpha1";
+
+/// Where Belay's own objects are on a cluster: its roles, the leases of its agents and of its
+/// controller.
+pub const SYSTEM_NAMESPACE: &str = "belay-system";
+/// Name of the controller's lease, and of the controller as an executor of notifications.
+pub const CONTROLLER: &str = "belay-controller";

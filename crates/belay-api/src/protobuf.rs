@@ -164,7 +164,7 @@ mod tests {
     use crate::schema::{self, Node, Type};
     use message::{Field, Item, Message, Shape};
 
-    const KINDS: [&str; 8] = [
+    const KINDS: [&str; 17] = [
         "Pod",
         "Node",
         "Namespace",
@@ -173,6 +173,15 @@ mod tests {
         "Binding",
         "Lease",
         "DeleteOptions",
+        "Role",
+        "ClusterRole",
+        "RoleBinding",
+        "ClusterRoleBinding",
+        "SelfSubjectReview",
+        "SelfSubjectAccessReview",
+        "SelfSubjectRulesReview",
+        "SubjectAccessReview",
+        "LocalSubjectAccessReview",
     ];
 
     /// Fields that are not upstream's, and so have no number.
@@ -225,6 +234,7 @@ mod tests {
             Item::Time => Type::Time,
             Item::MicroTime => Type::MicroTime,
             Item::FieldsV1 => Type::Map,
+            Item::Strings => Type::List,
         };
         assert_eq!(node.ty(), expected, "{path}");
     }

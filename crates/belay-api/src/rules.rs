@@ -19,6 +19,7 @@ mod namespace;
 mod node;
 mod notification;
 mod pod;
+mod rbac;
 mod selector;
 
 use serde_json::Value;
@@ -79,6 +80,10 @@ pub const NODE: &dyn Rules = &node::NodeRules;
 pub const EVENT: &dyn Rules = &event::EventRules;
 pub const CONFIG_MAP: &dyn Rules = &config_map::ConfigMapRules;
 pub const LEASE: &dyn Rules = &lease::LeaseRules;
+pub const ROLE: &dyn Rules = &rbac::RoleRules { namespaced: true };
+pub const CLUSTER_ROLE: &dyn Rules = &rbac::RoleRules { namespaced: false };
+pub const ROLE_BINDING: &dyn Rules = &rbac::BindingRules { namespaced: true };
+pub const CLUSTER_ROLE_BINDING: &dyn Rules = &rbac::BindingRules { namespaced: false };
 
 /// The object at a key, made if it is absent; `None` where something else is.
 pub(crate) fn object_at<'a>(

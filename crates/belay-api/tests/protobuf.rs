@@ -12,7 +12,7 @@ use belay_api::schema::{self, Schema};
 use proptest::prelude::*;
 use serde_json::Value;
 
-const KINDS: [&str; 8] = [
+const KINDS: [&str; 17] = [
     "Pod",
     "Node",
     "Namespace",
@@ -21,6 +21,15 @@ const KINDS: [&str; 8] = [
     "Binding",
     "Lease",
     "DeleteOptions",
+    "Role",
+    "ClusterRole",
+    "RoleBinding",
+    "ClusterRoleBinding",
+    "SelfSubjectReview",
+    "SelfSubjectAccessReview",
+    "SelfSubjectRulesReview",
+    "SubjectAccessReview",
+    "LocalSubjectAccessReview",
 ];
 
 fn kind(name: &str) -> &'static Schema {
@@ -86,7 +95,7 @@ fn check(body: &[u8]) {
 #[test]
 fn a_body_reads_as_the_same_object_in_json_does() {
     let pairs = pairs();
-    assert_eq!(pairs.len(), 33);
+    assert_eq!(pairs.len(), 60);
     for pair in pairs {
         let body = std::fs::read(pair.with_extension("pb")).unwrap();
         let json = std::fs::read(pair.with_extension("json")).unwrap();

@@ -1,13 +1,21 @@
-//! Events about the product's objects.
+//! Events that the controllers tell of notifications.
 
-use belay_api::reasons;
+use belay_api::{CONTROLLER, reasons};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
-use kube::{Resource, ResourceExt as _};
+use kube::api::{Api, PostParams};
+use kube::{Client, Resource, ResourceExt as _};
+use tracing::debug;
 
 /// An event about an object; a warning, unless it tells of a success.
-pub(crate) fn about<K>(object: &K, reason: &str, message: String, now: Timestamp) -> Event
+pub(crate) fn about<K>(
+    object: &K,
+    reason: &str,
+    action: &str,
+    message: String,
+    now: Timestamp,
+) -> Event
 where
     K: Resource<DynamicType = ()>,
 {
@@ -28,17 +36,26 @@ where
         type_: Some(type_.to_owned()),
         reason: Some(reason.to_owned()),
         message: Some(message),
-        action: Some("Notifying".to_owned()),
+        action: Some(action.to_owned()),
         source: Some(EventSource {
-            component: Some("belay-controller".to_owned()),
+            component: Some(CONTROLLER.to_owned()),
             host: None,
         }),
-        reporting_component: Some("apps.k8s.io/belay-controller".to_owned()),
-        reporting_instance: Some("belay-controller".to_owned()),
+        reporting_component: Some(format!("{}/{CONTROLLER}", belay_api::GROUP)),
+        reporting_instance: Some(CONTROLLER.to_owned()),
         event_time: Some(MicroTime(now)),
         first_timestamp: Some(Time(now)),
         last_timestamp: Some(Time(now)),
         count: Some(1),
         ..Event::default()
+    }
+}
+
+/// Writes it. Status is where facts live; an event that cannot be written is not worth a second try.
+pub(crate) async fn tell(client: &Client, event: &Event) {
+    let namespace = event.metadata.namespace.as_deref().unwrap_or("default");
+    let events: Api<Event> = Api::namespaced(client.clone(), namespace);
+    if let Err(error) = events.create(&PostParams::default(), event).await {
+        debug!(%error, about = event.involved_object.name, "event not recorded");
     }
 }

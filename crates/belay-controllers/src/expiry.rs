@@ -8,16 +8,16 @@
 //! # Guarantees
 //!
 //! - Unclaimed past its deadline: `Failed`, `Expired`. Claimed, past its deadline, and the claiming
-//!   node silent for [`decide::NODE_SILENCE`]: `Failed`, `Interrupted`. Finished and past its
-//!   `ttlSecondsAfterFinished`: deleted.
+//!   executor silent for [`decide::SILENCE`]: `Failed`, `Interrupted`. Finished and past its
+//!   `ttlSecondsAfterFinished`: deleted. Whose lease tells of an executor is said in [`tracker`].
 //! - A claim or a result that is written between the read and the write wins: the write is refused
 //!   by the server, and the object is judged afresh.
 //! - Never early; see [`decide::MARGIN`].
 //!
 //! # Caveats
 //!
-//! Silence is measured from what this process has seen, so after its own restart a lost node is
-//! given the full time again.
+//! Silence is measured from what this process has seen, so after its own restart a lost executor
+//! is given the full time again.
 
 pub mod decide;
 mod record;
@@ -38,7 +38,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use decide::{Facts, Verdict};
-use tracker::{Key, Now, Tracker};
+use tracker::{Key, Now, Source, Tracker};
+
+use crate::reconnect::Reconnect;
+use crate::{Controllers, event, watching};
 
 /// Where nodes keep their leases.
 const NODE_LEASES: &str = "kube-node-lease";
@@ -48,19 +51,17 @@ const RETRY: Duration = Duration::from_secs(1);
 const CONCURRENT: usize = 16;
 
 /// Runs until `shutdown`.
-pub async fn run(client: Client, shutdown: CancellationToken) {
+pub async fn run(controllers: Controllers, shutdown: CancellationToken) {
+    let client = &controllers.client;
     let mut notifications: BoxStream<'_, _> = watcher(
         Api::<PodNotification>::all(client.clone()),
         watcher::Config::default(),
     )
-    .default_backoff()
+    .backoff(Reconnect::default())
     .boxed();
-    let mut leases: BoxStream<'_, _> = watcher(
-        Api::<Lease>::namespaced(client.clone(), NODE_LEASES),
-        watcher::Config::default(),
-    )
-    .default_backoff()
-    .boxed();
+    let mut nodes = leases(client, NODE_LEASES);
+    let mut roles = leases(client, &controllers.namespace);
+    let mut told = watching::Told::default();
     let mut tracker = Tracker::new(Instant::now());
     loop {
         let next = tracker.next_due();
@@ -72,23 +73,29 @@ pub async fn run(client: Client, shutdown: CancellationToken) {
         };
         tokio::select! {
             () = shutdown.cancelled() => return,
-            Some(event) = notifications.next() => notification_event(&mut tracker, event),
-            Some(event) = leases.next() => lease_event(&mut tracker, event),
+            Some(event) = notifications.next() => {
+                notification_event(&mut tracker, &mut told, event);
+            }
+            Some(event) = nodes.next() => lease_event(&mut tracker, Source::Node, event),
+            Some(event) = roles.next() => lease_event(&mut tracker, Source::Role, event),
             () = timer => {}
         }
         // Everything that is known already counts before anything is judged.
         while let Some(Some(event)) = notifications.next().now_or_never() {
-            notification_event(&mut tracker, event);
+            notification_event(&mut tracker, &mut told, event);
         }
-        while let Some(Some(event)) = leases.next().now_or_never() {
-            lease_event(&mut tracker, event);
+        while let Some(Some(event)) = nodes.next().now_or_never() {
+            lease_event(&mut tracker, Source::Node, event);
+        }
+        while let Some(Some(event)) = roles.next().now_or_never() {
+            lease_event(&mut tracker, Source::Role, event);
         }
         let due = tracker.due(Now::read());
         if due.is_empty() {
             continue;
         }
         let judged = futures::stream::iter(due)
-            .map(|key| judge(&client, &tracker, key))
+            .map(|key| judge(&controllers, &tracker, key))
             .buffer_unordered(CONCURRENT)
             .collect::<Vec<_>>();
         let judged = tokio::select! {
@@ -102,7 +109,18 @@ pub async fn run(client: Client, shutdown: CancellationToken) {
     }
 }
 
-fn notification_event(tracker: &mut Tracker, event: watcher::Result<Event<PodNotification>>) {
+fn leases(client: &Client, namespace: &str) -> BoxStream<'static, watcher::Result<Event<Lease>>> {
+    let api = Api::<Lease>::namespaced(client.clone(), namespace);
+    watcher(api, watcher::Config::default())
+        .backoff(Reconnect::default())
+        .boxed()
+}
+
+fn notification_event(
+    tracker: &mut Tracker,
+    told: &mut watching::Told,
+    event: watcher::Result<Event<PodNotification>>,
+) {
     match event {
         Ok(Event::Init) => tracker.listing(),
         Ok(Event::InitApply(object)) => {
@@ -117,11 +135,11 @@ fn notification_event(tracker: &mut Tracker, event: watcher::Result<Event<PodNot
             }
         }
         Ok(Event::Delete(object)) => tracker.forget(&record::key(&object)),
-        Err(error) => debug!(%error, "watch of podnotifications interrupted; it is resumed"),
+        Err(error) => told.interrupted("podnotifications", &error),
     }
 }
 
-fn lease_event(tracker: &mut Tracker, event: watcher::Result<Event<Lease>>) {
+fn lease_event(tracker: &mut Tracker, source: Source, event: watcher::Result<Event<Lease>>) {
     match event {
         Ok(Event::Apply(lease) | Event::InitApply(lease)) => {
             let renewed = lease
@@ -129,7 +147,7 @@ fn lease_event(tracker: &mut Tracker, event: watcher::Result<Event<Lease>>) {
                 .as_ref()
                 .and_then(|spec| spec.renew_time.as_ref());
             let renewed = renewed.map(|time| time.0.to_string());
-            tracker.heartbeat(&lease.name_any(), renewed, Now::read());
+            tracker.heartbeat(source, &lease.name_any(), renewed, Now::read());
         }
         // A lease that is gone is not renewed any more; its silence goes on growing.
         Ok(Event::Delete(_) | Event::Init | Event::InitDone) => {}
@@ -139,7 +157,8 @@ fn lease_event(tracker: &mut Tracker, event: watcher::Result<Event<Lease>>) {
 
 /// Reads one object again, judges it and writes the verdict. Returns what to keep tracking when
 /// it was not settled.
-async fn judge(client: &Client, tracker: &Tracker, key: Key) -> Option<(Key, Facts)> {
+async fn judge(controllers: &Controllers, tracker: &Tracker, key: Key) -> Option<(Key, Facts)> {
+    let client = &controllers.client;
     let api: Api<PodNotification> = Api::namespaced(client.clone(), &key.namespace);
     let object = match api.get_opt(&key.name).await {
         Ok(Some(object)) if record::key(&object) == key => object,
@@ -162,6 +181,7 @@ async fn judge(client: &Client, tracker: &Tracker, key: Key) -> Option<(Key, Fac
     match written {
         Ok(()) => {
             info!(namespace, name, ?verdict, "settled");
+            controllers.metrics.expired(verdict.label());
             None
         }
         Err(kube::Error::Api(status)) if status.code == 404 => None,
@@ -199,10 +219,7 @@ async fn end(
         .replace_status(&object.name_any(), &PostParams::default(), &ended)
         .await?;
     if let Some(event) = record::event(&written, now) {
-        let events = Api::namespaced(client.clone(), &object.namespace().unwrap_or_default());
-        if let Err(error) = events.create(&PostParams::default(), &event).await {
-            debug!(%error, name = object.name_any(), "event not recorded");
-        }
+        event::tell(client, &event).await;
     }
     Ok(())
 }

@@ -3,20 +3,79 @@
 //!
 //! ```text
 //!  watch podnotifications --> Tracker (who is due when) --due--> read again --decide--> write
-//!  watch node leases -------> heartbeats per node ------------------'          (resourceVersion)
+//!  watch leases ------------> heartbeats per executor -------------'          (resourceVersion)
+//!
+//!  watch podnotifications that nobody resolved --> read the pod --resolve--> write
 //! ```
 //!
-//! Two long-running tasks. [`expiry::run`] ends what nobody will end: a PodNotification that no
-//! agent claimed before its deadline, one whose node was lost after the claim, and, where its spec
-//! asks for it, one that finished long enough ago to be collected. [`fanout::run`] carries out
-//! Notifications: one PodNotification for each pod.
+//! Long-running tasks, all of them in [`Controllers::run`]: [`expiry`] ends what nobody will end (a
+//! PodNotification that no agent claimed before its deadline, one whose executor was lost after the
+//! claim, and, where its spec asks for it, one that finished long enough ago to be collected);
+//! [`assignment`] settles who is to act on a new PodNotification; [`fanout`] carries out
+//! Notifications, one PodNotification for each pod. Where several replicas run, [`election`] lets
+//! one of them act.
 //!
 //! **Invariant:** every write carries the resource version of the object the decision was made on,
 //! so a claim or a result that comes at the same moment wins.
 //!
 //! **Invariant:** nothing is expired early. A late verdict costs a moment; an early one would
 //! contradict an agent that still may start.
+//!
+//! **Invariant:** finished notifications cost nothing: nothing is kept of them, and no loop looks at
+//! them again.
 
+pub mod assignment;
+pub mod election;
 mod event;
 pub mod expiry;
 pub mod fanout;
+mod metrics;
+mod reconnect;
+mod watching;
+
+use std::sync::Arc;
+
+use belay_api::gates::FeatureGates;
+use kube::Client;
+use tokio_util::sync::CancellationToken;
+
+pub use metrics::Metrics;
+
+/// What the loops work with.
+#[derive(Clone)]
+pub struct Controllers {
+    /// The way to the API server.
+    pub client: Client,
+    /// What they count.
+    pub metrics: Arc<Metrics>,
+    /// Where Belay's roles keep their leases.
+    pub namespace: String,
+}
+
+impl std::fmt::Debug for Controllers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Controllers")
+            .field("namespace", &self.namespace)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Controllers {
+    /// Loops with metrics of their own, and leases where they are by default.
+    pub fn new(client: Client) -> Self {
+        Controllers {
+            client,
+            metrics: Arc::new(Metrics::new(FeatureGates::default())),
+            namespace: belay_api::SYSTEM_NAMESPACE.to_owned(),
+        }
+    }
+
+    /// Runs all loops until `shutdown`.
+    pub async fn run(self, shutdown: CancellationToken) {
+        futures::join!(
+            Box::pin(expiry::run(self.clone(), shutdown.clone())),
+            Box::pin(assignment::run(self.clone(), shutdown.clone())),
+            Box::pin(fanout::run(self.client, shutdown)),
+        );
+    }
+}

@@ -55,6 +55,9 @@
 //!   | ended | its outcome | its outcome | its outcome |
 //!   | lost | run again, next attempt | `Interrupted` | `ContainerRestarted` |
 //!
+//!   Handler and probe are one attempt: one whose handler has ended and whose probe has not decided
+//!   is found running, and followed without running the handler again.
+//!
 //!   A lost attempt is first looked for under the next number too, because the journal that counted
 //!   further may be the thing that was lost. At most [`MAX_ATTEMPTS`] are made: an action that kills
 //!   its own supervisor must not be run in a circle until the deadline.

@@ -10,6 +10,7 @@
 //! - [`fanout`]: one Notification: whom to notify next, and what came of those who were.
 //! - [`resolve`]: what a PodNotification comes to in the write that creates it.
 //! - [`clock`]: how late it may be on the server, seen from a node.
+//! - [`election`]: which of several controllers acts.
 //!
 //! **Invariant:** no runtime, no Kubernetes client and no clock among the dependencies. Time comes
 //! in as plain numbers, so every machine can be run through all its states in a test.
@@ -19,5 +20,6 @@
 
 pub mod clock;
 pub mod delivery;
+pub mod election;
 pub mod fanout;
 pub mod resolve;

@@ -1,7 +1,8 @@
 //! What a PodNotification comes to at its creation.
 //!
 //! The embedded server asks in the creating write, so that a notification which can reach nobody is
-//! final from its first revision and nobody has to wait for an agent to say so.
+//! final from its first revision and nobody has to wait for an agent to say so. On a stock cluster
+//! the controller asks, as soon as it sees the notification.
 
 /// What is known of the pod that a notification names. The caller borrows it from its own copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +37,10 @@ pub enum Resolution {
         message: String,
     },
     /// Final at once and succeeded, with no containers and the condition `NotifierFound=False`.
-    NothingDeclared,
+    NothingDeclared {
+        /// Names the pod and the notifier.
+        message: String,
+    },
 }
 
 /// Decides for one notification.
@@ -83,7 +87,9 @@ pub fn resolve(
             node: node.to_owned(),
             pod_uid: pod.uid.to_owned(),
         },
-        ("Running", Some(_)) => Resolution::NothingDeclared,
+        ("Running", Some(_)) => Resolution::NothingDeclared {
+            message: format!("no container of pod {pod_name} declares {notifier:?}"),
+        },
         (phase, _) => Resolution::Failed {
             error: "ContainerNotRunning",
             message: format!(
@@ -112,7 +118,7 @@ mod tests {
         match resolution {
             Resolution::Failed { error, .. } => error,
             Resolution::Assign { .. } => "assigned",
-            Resolution::NothingDeclared => "nothing declared",
+            Resolution::NothingDeclared { .. } => "nothing declared",
         }
     }
 
@@ -147,7 +153,9 @@ mod tests {
         };
         assert_eq!(
             resolve("db", None, "lock", Some(pod)),
-            Resolution::NothingDeclared
+            Resolution::NothingDeclared {
+                message: "no container of pod db declares \"lock\"".into()
+            }
         );
     }
 

@@ -108,6 +108,15 @@ pub enum RuntimeError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// A CRI runtime or the API server is away, does not answer, or refuses.
+    #[error("cannot {what}: {problem}")]
+    Call { what: &'static str, problem: String },
+    /// The first process of a container cannot be seen.
+    #[error(
+        "process {pid} of container {id} cannot be seen: run the agent in the host's PID namespace \
+         (hostPID: true)"
+    )]
+    Unseen { id: ContainerId, pid: u32 },
     #[error("cannot {what} {}", path.display())]
     Io {
         what: &'static str,

@@ -1,8 +1,6 @@
 //! The `process` runtime.
 
-mod binary;
 mod container;
-mod identity;
 mod inflight;
 mod launch;
 mod standing;
@@ -17,10 +15,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use belay_action::{ContainerId, Target};
-use belay_shim::clock::Wall;
 use belay_shim::instance::{self, Durable, Ending, StartError, StartFailure, Started};
 use belay_shim::proc;
-use jiff::Timestamp;
 use tokio::task::JoinSet;
 use tracing::{error, info};
 
@@ -30,6 +26,9 @@ use self::launch::Created;
 use self::standing::{Instance, Standing};
 use self::talk::{Link, Talk, Told};
 use self::target::ProcessTarget;
+use crate::binary;
+use crate::blocking::blocking;
+use crate::report::timestamp;
 use crate::{
     ContainerConfig, ContainerState, ContainerStatus, Containers, Exit, ExitReason, PodRuntime,
     RuntimeError,
@@ -399,28 +398,5 @@ fn exit_of(exit: &instance::Exit) -> Exit {
         started,
         finished,
         reason,
-    }
-}
-
-fn timestamp(wall: Wall) -> Timestamp {
-    // Every number of nanoseconds in 64 bits is within the years that a timestamp can have.
-    Timestamp::from_nanosecond(i128::from(wall.0)).unwrap_or(Timestamp::UNIX_EPOCH)
-}
-
-/// Runs file and process work where it may block. It goes on to its end even when the caller is
-/// dropped.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, RuntimeError> + Send + 'static,
-) -> Result<T, RuntimeError> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(error) => Err(RuntimeError::Io {
-                what: "work, because the program is ending, in",
-                path: PathBuf::from("."),
-                source: std::io::Error::other(error),
-            }),
-        },
     }
 }

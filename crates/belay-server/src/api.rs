@@ -13,12 +13,13 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::audit::{Audit, Record};
-use crate::authority::{Ask, allows};
+use crate::authority::Ask;
 use crate::identity::{Identity, Tokens};
 use crate::metrics::Metrics;
 use crate::object::{Meta, RevisionMark};
 use crate::pki::Pki;
 use crate::query::{Form, Query, form};
+use crate::rbac::Rbac;
 use crate::registry::{Registry, World};
 use crate::route::{Health, Resource, Route, Verb, route};
 use crate::select::Selection;
@@ -35,6 +36,7 @@ pub(crate) struct Api {
     pub(crate) gates: FeatureGates,
     pub(crate) mark: RevisionMark,
     pub(crate) tokens: Tokens,
+    pub(crate) rbac: Rbac,
     pub(crate) pki: Pki,
     pub(crate) metrics: Metrics,
     pub(crate) audit: Audit,
@@ -239,26 +241,39 @@ impl Api {
         body: Bytes,
         record: &mut Record,
     ) -> ApiResult<Answer> {
-        let who = self.authenticate(connection, &parts.headers)?;
-        record.user.clone_from(&who.name);
+        let requester = self.authenticate(connection, &parts.headers)?;
+        record.user.clone_from(&requester.name);
         let found = route(parts.uri.path(), &self.registry);
         // Health and version are all that a stranger may see, not even which paths exist.
         let open = matches!(found, Ok(Route::Health(_) | Route::Version));
-        if who.is_anonymous() && !open {
+        if requester.is_anonymous() && !open {
             return Err(ApiError::unauthorized());
         }
-        if parts.headers.contains_key("impersonate-user") {
-            return Err(ApiError::forbidden(
-                "impersonation is not supported by this server; use credentials of that user",
-            ));
-        }
+        let who = match self.impersonate(&requester, &parts.headers)? {
+            Some(target) => {
+                record.acts_as = Some(target.name.clone());
+                target
+            }
+            None => requester,
+        };
         let query = Query::parse(parts.uri.query());
         match found? {
             Route::Resource(resource) => {
                 self.on_resource(&who, parts, &query, &resource, body, record)
                     .await
             }
+            Route::Review { review, namespace } => {
+                let asked = (review, namespace.as_deref());
+                self.answer_review(&who, asked, parts, &query, &body, record)
+            }
             other if matches!(parts.method, Method::GET | Method::HEAD) => {
+                let path = parts.uri.path();
+                if !open && !self.may_path(&who, "get", path) {
+                    let user = &who.name;
+                    return Err(ApiError::forbidden(format!(
+                        "forbidden: User {user:?} cannot get path {path:?}"
+                    )));
+                }
                 self.on_static(&other, &parts.headers).map(Answer::from)
             }
             _ => Err(ApiError::method_not_allowed(&parts.method)),
@@ -268,7 +283,7 @@ impl Api {
     fn on_static(&self, route: &Route, headers: &http::HeaderMap) -> ApiResult<Response<Body>> {
         let answer = |value: Value| Ok(json(StatusCode::OK, value.to_string()));
         match route {
-            Route::Resource(_) => Err(ApiError::no_such_path()),
+            Route::Resource(_) | Route::Review { .. } => Err(ApiError::no_such_path()),
             Route::Health(Health::Live) => Ok(text(StatusCode::OK, "ok")),
             // The store is open and replayed before the listener exists, so what answers is ready
             // until it stops.
@@ -351,7 +366,7 @@ impl Api {
             form,
         };
         let ask = call.ask();
-        if !allows(&ask) {
+        if !self.may_ask(&ask) {
             return Err(ApiError::forbidden(ask.refusal()));
         }
         let mut warnings = Vec::new();

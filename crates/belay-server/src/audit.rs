@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use crate::review::Review;
 use crate::route::{Resource, Verb};
 
 /// Lines that may wait for the disk. A full queue slows requests down rather than losing lines.
@@ -22,6 +23,9 @@ const WAITING: usize = 4096;
 pub(crate) struct Record {
     time: String,
     pub(crate) user: String,
+    /// Whom the user impersonates.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) acts_as: Option<String>,
     pub(crate) verb: &'static str,
     method: String,
     path: String,
@@ -50,6 +54,7 @@ impl Record {
         Self {
             time: Timestamp::now().to_string(),
             user: String::new(),
+            acts_as: None,
             verb: "",
             method: parts.method.to_string(),
             path: parts.uri.path().to_owned(),
@@ -73,6 +78,14 @@ impl Record {
         self.subresource.clone_from(&resource.subresource);
         self.namespace.clone_from(&resource.namespace);
         self.name.clone_from(&resource.name);
+    }
+
+    /// A question changes nothing; it is worth a line when it was refused.
+    pub(crate) fn set_review(&mut self, review: &Review, namespace: Option<&str>) {
+        self.verb = Verb::Create.as_str();
+        self.group = review.group;
+        self.resource = review.plural;
+        self.namespace = namespace.map(str::to_owned);
     }
 
     /// Reads that were allowed are not worth a line; heartbeats neither.

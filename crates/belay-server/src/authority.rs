@@ -1,13 +1,15 @@
 //! Who may do what: fixed rules for the identities of this server.
 //!
-//! Role-based rules of users will be a second source beside [`allows`]; everything that decides
-//! goes through [`Ask`].
+//! Role-based rules ([`crate::rbac`]) are a second source beside [`allows`]: what either gives is
+//! given. [`Api::may`] asks both.
 //!
 //! Two questions are asked. [`allows`] needs only the request. [`allows_object`] needs the object
 //! that is touched, because a node may act on its own things only.
 
+use belay_api::rbac::{Access, PolicyRule};
 use serde_json::Value;
 
+use crate::api::Api;
 use crate::identity::{Identity, Role};
 use crate::object::{meta_str, name};
 use crate::route::Verb;
@@ -26,11 +28,85 @@ pub(crate) struct Ask<'a> {
     pub(crate) fields: &'a [(String, String)],
 }
 
+/// A right as a rule gives it, whether or not a request stands for it: `notify`, `bind`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Right<'a> {
+    pub(crate) verb: &'a str,
+    pub(crate) group: &'a str,
+    pub(crate) resource: &'a str,
+    pub(crate) subresource: Option<&'a str>,
+    pub(crate) namespace: Option<&'a str>,
+    pub(crate) name: Option<&'a str>,
+}
+
 const NODE_LEASES: &str = "kube-node-lease";
+
+/// Paths that are open to everybody with credentials: what is served, and whether it is well.
+pub(crate) const OPEN_PATHS: [&str; 12] = [
+    "/",
+    "/api",
+    "/api/*",
+    "/apis",
+    "/apis/*",
+    "/healthz",
+    "/livez",
+    "/openapi",
+    "/openapi/*",
+    "/readyz",
+    "/version",
+    "/version/",
+];
 
 impl Ask<'_> {
     /// The refusal, in Kubernetes' words.
     pub(crate) fn refusal(&self) -> String {
+        self.right().refusal(self.who)
+    }
+
+    /// What a role would have to give for this request.
+    fn right(&self) -> Right<'_> {
+        // A list of one name is about that name; a namespace is in itself.
+        let selected = || {
+            let named = |(field, _): &&(String, String)| field == "metadata.name";
+            self.fields
+                .iter()
+                .find(named)
+                .map(|(_, name)| name.as_str())
+        };
+        let reads_many = matches!(self.verb, Verb::List | Verb::Watch | Verb::DeleteCollection);
+        let name = self.name.or_else(|| selected().filter(|_| reads_many));
+        let namespace = match (self.group, self.resource) {
+            ("", "namespaces") => self.name,
+            _ => self.namespace,
+        };
+        Right {
+            verb: self.verb.as_str(),
+            group: self.group,
+            resource: self.resource,
+            subresource: self.subresource,
+            namespace,
+            name,
+        }
+    }
+
+    fn selects(&self, field: &str, value: &str) -> bool {
+        self.fields.iter().any(|(f, v)| f == field && v == value)
+    }
+}
+
+impl Right<'_> {
+    fn access(&self) -> Access<'_> {
+        Access::Resource {
+            verb: self.verb,
+            group: self.group,
+            resource: self.resource,
+            subresource: self.subresource,
+            name: self.name,
+        }
+    }
+
+    /// The refusal, in Kubernetes' words.
+    pub(crate) fn refusal(&self, who: &Identity) -> String {
         let what = match self.subresource {
             Some(sub) => format!("{}/{sub}", self.resource),
             None => self.resource.to_owned(),
@@ -40,16 +116,61 @@ impl Ask<'_> {
             None => "at the cluster scope".to_owned(),
         };
         let object = self.name.map(|n| format!(" {n:?}")).unwrap_or_default();
-        let (user, verb, group) = (&self.who.name, self.verb.as_str(), self.group);
+        let (user, verb, group) = (&who.name, self.verb, self.group);
+        let dot = if group.is_empty() { "" } else { "." };
         let resource = self.resource;
         format!(
-            "{resource}{object} is forbidden: User {user:?} cannot {verb} resource {what:?} in API \
-             group {group:?} {scope}"
+            "{resource}{dot}{group}{object} is forbidden: User {user:?} cannot {verb} resource \
+             {what:?} in API group {group:?} {scope}"
         )
     }
+}
 
-    fn selects(&self, field: &str, value: &str) -> bool {
-        self.fields.iter().any(|(f, v)| f == field && v == value)
+impl Api {
+    /// Whether a request is allowed, by the fixed rules or by a role.
+    pub(crate) fn may_ask(&self, ask: &Ask<'_>) -> bool {
+        if allows(ask) {
+            return true;
+        }
+        let right = ask.right();
+        self.rbac
+            .allows(&self.store, ask.who, right.namespace, &right.access())
+    }
+
+    /// Whether somebody has a right, by the fixed rules or by a role.
+    pub(crate) fn may(&self, who: &Identity, right: &Right<'_>) -> bool {
+        let fixed = match Verb::named(right.verb) {
+            Some(verb) => allows(&Ask {
+                who,
+                verb,
+                group: right.group,
+                resource: right.resource,
+                subresource: right.subresource,
+                namespace: right.namespace,
+                name: right.name,
+                fields: &[],
+            }),
+            None => who.role() == Role::Admin,
+        };
+        fixed
+            || self
+                .rbac
+                .allows(&self.store, who, right.namespace, &right.access())
+    }
+
+    /// Whether somebody may use a path that is no resource.
+    pub(crate) fn may_path(&self, who: &Identity, verb: &str, path: &str) -> bool {
+        let access = Access::Path { verb, path };
+        match who.role() {
+            Role::Admin => true,
+            // Scraping metrics is no secret among the server's own.
+            Role::Node(_) | Role::Controller | Role::ControlPlane => verb == "get",
+            Role::Nobody => {
+                let open = PolicyRule::on_paths(&OPEN_PATHS, &["get", "head"]);
+                (open.allows(&access) && !who.is_anonymous())
+                    || self.rbac.allows(&self.store, who, None, &access)
+            }
+        }
     }
 }
 

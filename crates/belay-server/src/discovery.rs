@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use crate::registry::{Kind, Registry};
+use crate::review::REVIEWS;
 
 /// The Kubernetes version whose behaviour the served kinds follow.
 const KUBERNETES_MINOR: &str = "36";
@@ -45,11 +46,19 @@ pub(crate) fn root(registry: &Registry) -> Value {
     ]
     .map(str::to_owned)
     .into();
-    for kind in registry.kinds().filter(|k| !k.group.is_empty()) {
-        paths.insert(format!("/apis/{}", kind.group));
-        paths.insert(format!("/apis/{}/{}", kind.group, kind.version));
+    for (group, version) in versions(registry).filter(|(group, _)| !group.is_empty()) {
+        paths.insert(format!("/apis/{group}"));
+        paths.insert(format!("/apis/{group}/{version}"));
     }
     json!({"paths": paths})
+}
+
+/// The groups and versions of everything that is served.
+pub(crate) fn versions(
+    registry: &Registry,
+) -> impl Iterator<Item = (&'static str, &'static str)> + '_ {
+    let kinds = registry.kinds().map(|k| (k.group, k.version));
+    kinds.chain(REVIEWS.iter().map(|r| (r.group, r.version)))
 }
 
 pub(crate) fn core_versions() -> Value {
@@ -61,9 +70,8 @@ pub(crate) fn core_versions() -> Value {
 }
 
 pub(crate) fn groups(registry: &Registry) -> Value {
-    let names: BTreeSet<&str> = registry
-        .kinds()
-        .map(|k| k.group)
+    let names: BTreeSet<&str> = versions(registry)
+        .map(|(group, _)| group)
         .filter(|g| !g.is_empty())
         .collect();
     let groups: Vec<Value> = names
@@ -81,10 +89,9 @@ pub(crate) fn group(registry: &Registry, name: &str) -> Option<Value> {
 }
 
 fn describe(registry: &Registry, name: &str) -> Option<Value> {
-    let versions: BTreeSet<&str> = registry
-        .kinds()
-        .filter(|k| k.group == name)
-        .map(|k| k.version)
+    let versions: BTreeSet<&str> = versions(registry)
+        .filter(|(group, _)| *group == name)
+        .map(|(_, version)| version)
         .collect();
     let listed: Vec<Value> = versions
         .iter()
@@ -99,7 +106,7 @@ pub(crate) fn resources(registry: &Registry, group: &str, version: &str) -> Opti
         .kinds()
         .filter(|k| k.group == group && k.version == version)
         .collect();
-    let first = kinds.first()?;
+    versions(registry).find(|served| *served == (group, version))?;
     let mut resources = Vec::new();
     for kind in &kinds {
         let mut resource = json!({
@@ -132,10 +139,36 @@ pub(crate) fn resources(registry: &Registry, group: &str, version: &str) -> Opti
             }));
         }
     }
+    for review in REVIEWS
+        .iter()
+        .filter(|r| (r.group, r.version) == (group, version))
+    {
+        resources.push(json!({
+            "name": review.plural,
+            "singularName": review.singular,
+            "namespaced": review.namespaced,
+            "kind": review.kind,
+            "verbs": ["create"],
+        }));
+    }
+    // There are no objects of it, but it is named in roles, and kubectl looks such names up here.
+    if group == belay_api::GROUP && version == belay_api::VERSION {
+        resources.push(json!({
+            "name": belay_api::rbac::NOTIFIERS,
+            "singularName": "notifier",
+            "namespaced": true,
+            "kind": "Notifier",
+            "verbs": [belay_api::rbac::NOTIFY],
+        }));
+    }
+    let group_version = match group {
+        "" => version.to_owned(),
+        group => format!("{group}/{version}"),
+    };
     Some(json!({
         "kind": "APIResourceList",
         "apiVersion": "v1",
-        "groupVersion": first.api_version(),
+        "groupVersion": group_version,
         "resources": resources,
     }))
 }

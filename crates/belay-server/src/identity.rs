@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::RwLock;
 use std::time::SystemTime;
 
+use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
@@ -27,6 +28,10 @@ pub(crate) const NODE_PREFIX: &str = "system:node:";
 const CONTROLLER: &str = "system:belay:controller";
 const CONTROL_PLANE: &str = "system:belay:controlplane";
 const ANONYMOUS: &str = "system:anonymous";
+const AUTHENTICATED: &str = "system:authenticated";
+const UNAUTHENTICATED: &str = "system:unauthenticated";
+/// What begins like this is for the server's own identities.
+const RESERVED: &str = "system:";
 
 /// What an identity is allowed to be in the fixed rules of [`crate::authority`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,12 +71,52 @@ impl Identity {
         Self::of(CONTROL_PLANE, &[])
     }
 
+    /// Somebody whose rights are what roles give.
+    pub fn user(name: &str, groups: &[String]) -> Self {
+        Self {
+            name: name.to_owned(),
+            groups: groups.to_vec(),
+        }
+    }
+
     pub(crate) fn anonymous() -> Self {
         Self::of(ANONYMOUS, &[])
     }
 
     pub(crate) fn is_anonymous(&self) -> bool {
         self.name == ANONYMOUS
+    }
+
+    /// The groups, and the one that tells whether anybody vouches for the name.
+    pub(crate) fn all_groups(&self) -> impl Iterator<Item = &str> {
+        let implied = if self.is_anonymous() {
+            UNAUTHENTICATED
+        } else {
+            AUTHENTICATED
+        };
+        let own = self.groups.iter().map(String::as_str);
+        own.filter(move |group| *group != implied)
+            .chain(std::iter::once(implied))
+    }
+
+    /// Why no token can be made for this user: its name or a group of it means something here.
+    pub(crate) fn reserved(&self) -> Option<String> {
+        if self.name.is_empty() || self.groups.iter().any(String::is_empty) {
+            return Some("a user and its groups need a name".to_owned());
+        }
+        if self.name.starts_with(RESERVED) {
+            return Some(format!(
+                "user names that begin with {RESERVED:?} are the server's own; a node gets its \
+                 credentials with --node"
+            ));
+        }
+        // Whoever may write to the data directory has the administrator's kubeconfig anyway.
+        let wrong = |group: &&String| group.starts_with(RESERVED) && *group != MASTERS;
+        let group = self.groups.iter().find(wrong)?;
+        Some(format!(
+            "the group {group:?} is the server's own; of those that begin with {RESERVED:?} only \
+             {MASTERS:?} can be given, which may do everything"
+        ))
     }
 
     pub(crate) fn role(&self) -> Role<'_> {
@@ -165,12 +210,21 @@ impl Tokens {
             uuid::Uuid::new_v4().simple(),
             uuid::Uuid::new_v4().simple()
         );
+        // Another may be making one at the same moment; the file is read and replaced by one at a
+        // time. The lock ends with its file.
+        let lock = fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(self.path.with_extension("lock"))?;
+        flock(&lock, FlockOperation::LockExclusive)?;
         let mut all = match read(&self.path) {
             Ok(all) => all,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => BTreeMap::new(),
             Err(e) => return Err(e),
         };
-        all.retain(|_, other| other != identity);
+        all.retain(|_, other| other.name != identity.name);
         all.insert(hash(&token), identity.clone());
         write_private(&self.path, &serde_json::to_vec_pretty(&all)?)?;
         Ok(token)
@@ -230,6 +284,59 @@ mod tests {
             .unwrap();
         assert_eq!(server.identify(&token), None, "replaced");
         assert_eq!(server.identify(&newer), Some(Identity::node("n1")));
+    }
+
+    #[test]
+    fn a_new_token_takes_the_groups_of_the_old_one_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let tokens = Tokens::at(dir.path());
+        let more = Identity::user("ann", &["ops".to_owned()]);
+        let old = tokens.create(&more).unwrap();
+        assert_eq!(tokens.identify(&old), Some(more));
+        let new = tokens.create(&Identity::user("ann", &[])).unwrap();
+        assert_eq!(tokens.identify(&old), None);
+        assert_eq!(tokens.identify(&new), Some(Identity::user("ann", &[])));
+    }
+
+    #[test]
+    fn tokens_made_at_the_same_time_are_all_known() {
+        let dir = tempfile::tempdir().unwrap();
+        let make = |n: usize| {
+            let who = Identity::user(&format!("u{n}"), &[]);
+            (Tokens::at(dir.path()).create(&who).unwrap(), who)
+        };
+        let made: Vec<(String, Identity)> = std::thread::scope(|scope| {
+            let makers: Vec<_> = (0..8).map(|n| scope.spawn(move || make(n))).collect();
+            makers.into_iter().map(|m| m.join().unwrap()).collect()
+        });
+        let server = Tokens::at(dir.path());
+        for (token, who) in made {
+            assert_eq!(server.identify(&token), Some(who));
+        }
+    }
+
+    #[test]
+    fn names_that_mean_something_to_the_server_are_not_given_away() {
+        let reserved = |name: &str, groups: &[&str]| {
+            let groups: Vec<String> = groups.iter().map(|g| (*g).to_owned()).collect();
+            Identity::user(name, &groups).reserved().is_some()
+        };
+        assert!(!reserved("ann", &[]));
+        assert!(!reserved("ann", &["ops", MASTERS]));
+        assert!(reserved("", &[]));
+        assert!(reserved("ann", &[""]));
+        assert!(reserved("system:node:n1", &["system:nodes"]));
+        assert!(reserved(CONTROLLER, &[]));
+        assert!(reserved(ANONYMOUS, &[]));
+        assert!(reserved("ann", &["system:nodes"]));
+    }
+
+    #[test]
+    fn everybody_with_credentials_is_in_the_group_of_those() {
+        let groups = |who: &Identity| who.all_groups().map(str::to_owned).collect::<Vec<_>>();
+        let ann = Identity::user("ann", &["ops".to_owned()]);
+        assert_eq!(groups(&ann), ["ops", AUTHENTICATED]);
+        assert_eq!(groups(&Identity::anonymous()), [UNAUTHENTICATED]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! ```text
 //!   kubectl ---TLS---+                                  +--> read    --+
 //!                    +--> serve --> api --> authority --+--> watch   --+--> belay-store
-//!   roles --memory---+    (who?)   (route)  (may they?) +--> write   --+
+//!   roles --memory---+    (who?)   (route)  (may they?) +--> write   --+   ^ rbac: roles by subject
 //!                                                       +--> delete  --+
 //!                                                       +--> logs ------> agent (mutual TLS)
 //! ```
@@ -13,12 +13,13 @@
 //!
 //! **Invariant:** handlers know no kinds. Everything about a kind is its entry in `registry`.
 //!
-//! **Invariant:** an identity belongs to the connection or the token, never to a header a client
-//! may set. In-process roles are authorised like anyone.
+//! **Invariant:** an identity belongs to the connection or the token. A header can ask to act as
+//! somebody else, which is a right of its own. In-process roles are authorised like anyone.
 //!
 //! **Invariant:** an answer shows only what is on disk: the store makes a revision visible after
 //! its group is synced.
 
+mod admission;
 mod api;
 mod audit;
 mod authority;
@@ -26,15 +27,18 @@ mod delete;
 mod discovery;
 mod expiry;
 mod identity;
+mod impersonation;
 mod logs;
 mod metrics;
 mod object;
 mod openapi;
 mod pki;
 mod query;
+mod rbac;
 mod read;
 mod registry;
 mod render;
+mod review;
 mod route;
 mod select;
 mod serve;
@@ -45,4 +49,4 @@ mod write;
 
 pub use identity::Identity;
 pub use pki::PkiError;
-pub use server::{Config, Server, ServerError, create_node_token};
+pub use server::{Config, Server, ServerError, create_node_token, create_user_token};

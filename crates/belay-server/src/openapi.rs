@@ -7,7 +7,9 @@ use belay_api::schema;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
+use crate::discovery::versions;
 use crate::registry::{Kind, Registry};
+use crate::review::REVIEWS;
 
 /// The old OpenAPI document, with nothing in it but its version ("swagger", field 1: "2.0").
 ///
@@ -19,7 +21,7 @@ pub(crate) const V2_CONTENT_TYPE: &str =
     "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 
 pub(crate) fn index(registry: &Registry) -> Value {
-    let versions: BTreeSet<(&str, &str)> = registry.kinds().map(|k| (k.group, k.version)).collect();
+    let versions: BTreeSet<(&str, &str)> = versions(registry).collect();
     let mut paths = Map::new();
     for (group, version) in versions {
         let path = match group {
@@ -46,9 +48,7 @@ pub(crate) fn document(registry: &Registry, group: &str, version: &str) -> Optio
         .kinds()
         .filter(|k| k.group == group && k.version == version)
         .collect();
-    if kinds.is_empty() {
-        return None;
-    }
+    versions(registry).find(|served| *served == (group, version))?;
     let mut paths = Map::new();
     for kind in &kinds {
         let base = match group {
@@ -96,7 +96,28 @@ pub(crate) fn document(registry: &Registry, group: &str, version: &str) -> Optio
             );
         }
     }
-    let names: Vec<&str> = kinds.iter().map(|k| k.kind).collect();
+    let reviews = REVIEWS
+        .iter()
+        .filter(|r| (r.group, r.version) == (group, version));
+    for review in reviews.clone() {
+        let base = format!("/apis/{group}/{version}");
+        let path = if review.namespaced {
+            format!("{base}/namespaces/{{namespace}}/{}", review.plural)
+        } else {
+            format!("{base}/{}", review.plural)
+        };
+        let gvk = (review.group, review.version, review.kind);
+        let parameters = ["dryRun", "fieldManager", "fieldValidation"];
+        paths.insert(
+            path,
+            json!({"post": operation_of(gvk, "post", &parameters)}),
+        );
+    }
+    let names: Vec<&str> = kinds
+        .iter()
+        .map(|k| k.kind)
+        .chain(reviews.map(|r| r.kind))
+        .collect();
     Some(json!({
         "openapi": "3.0.0",
         "info": {"title": "Belay", "version": env!("CARGO_PKG_VERSION")},
@@ -106,6 +127,19 @@ pub(crate) fn document(registry: &Registry, group: &str, version: &str) -> Optio
 }
 
 fn operation(kind: &Kind, action: &str, parameters: &[&str]) -> Value {
+    let gvk = (kind.group, kind.version, kind.kind);
+    let mut operation = operation_of(gvk, action, parameters);
+    if action == "patch" {
+        operation["requestBody"] = patch_body(kind);
+    }
+    operation
+}
+
+fn operation_of(
+    (group, version, kind): (&str, &str, &str),
+    action: &str,
+    parameters: &[&str],
+) -> Value {
     let parameters: Vec<Value> = parameters
         .iter()
         .map(|name| {
@@ -117,18 +151,12 @@ fn operation(kind: &Kind, action: &str, parameters: &[&str]) -> Value {
             json!({"name": name, "in": "query", "schema": {"type": of, "uniqueItems": true}})
         })
         .collect();
-    let mut operation = json!({
+    json!({
         "x-kubernetes-action": action,
-        "x-kubernetes-group-version-kind": {
-            "group": kind.group, "version": kind.version, "kind": kind.kind,
-        },
+        "x-kubernetes-group-version-kind": {"group": group, "version": version, "kind": kind},
         "parameters": parameters,
         "responses": {"200": {"description": "OK"}},
-    });
-    if action == "patch" {
-        operation["requestBody"] = patch_body(kind);
-    }
-    operation
+    })
 }
 
 /// The patch types a kind takes. kubectl calculates a strategic merge patch from these schemas only

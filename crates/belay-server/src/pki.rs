@@ -208,6 +208,8 @@ impl Pki {
     /// A kubeconfig for `server`, with the CA inside.
     pub(crate) fn kubeconfig(&self, server: &str, user: &str, credential: &Credential) -> String {
         let b64 = |text: &str| STANDARD.encode(text);
+        // A user may be called anything; a JSON string is a YAML one.
+        let user = serde_json::Value::from(user);
         let credential = match credential {
             Credential::Certificate(leaf) => format!(
                 "client-certificate-data: {}\n    client-key-data: {}",

@@ -6,6 +6,7 @@ mod notifications;
 mod plain;
 mod podnotifications;
 mod pods;
+mod roles;
 
 use std::time::Duration;
 
@@ -197,6 +198,10 @@ static KINDS: &[&Kind] = &[
     &plain::EVENTS,
     &plain::CONFIG_MAPS,
     &plain::LEASES,
+    &roles::ROLES,
+    &roles::ROLE_BINDINGS,
+    &roles::CLUSTER_ROLES,
+    &roles::CLUSTER_ROLE_BINDINGS,
     &podnotifications::POD_NOTIFICATIONS,
     &notifications::NOTIFICATIONS,
 ];

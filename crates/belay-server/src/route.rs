@@ -4,12 +4,18 @@ use http::Method;
 use percent_encoding::percent_decode_str;
 
 use crate::registry::{Kind, Registry};
+use crate::review::{self, Review};
 use crate::status::{ApiError, ApiResult};
 
 /// Where a request goes.
 #[derive(Debug)]
 pub(crate) enum Route {
     Resource(Resource),
+    /// A question that is answered and not stored.
+    Review {
+        review: &'static Review,
+        namespace: Option<String>,
+    },
     Health(Health),
     Version,
     Metrics,
@@ -79,6 +85,22 @@ impl Verb {
         }
     }
 
+    /// The verb that is written like this.
+    pub(crate) fn named(text: &str) -> Option<Self> {
+        [
+            Self::Get,
+            Self::List,
+            Self::Watch,
+            Self::Create,
+            Self::Update,
+            Self::Patch,
+            Self::Delete,
+            Self::DeleteCollection,
+        ]
+        .into_iter()
+        .find(|verb| verb.as_str() == text)
+    }
+
     pub(crate) fn writes(self) -> bool {
         !matches!(self, Self::Get | Self::List | Self::Watch)
     }
@@ -132,9 +154,13 @@ pub(crate) fn route(path: &str, registry: &Registry) -> ApiResult<Route> {
             version: (*version).to_owned(),
         },
         ["api", version, rest @ ..] => Route::Resource(resource(registry, "", version, rest)?),
-        ["apis", group, version, rest @ ..] => {
-            Route::Resource(resource(registry, group, version, rest)?)
-        }
+        ["apis", group, version, rest @ ..] => match review::find(group, version, rest) {
+            Some((review, namespace)) => Route::Review {
+                review,
+                namespace: namespace.map(str::to_owned),
+            },
+            None => Route::Resource(resource(registry, group, version, rest)?),
+        },
         _ => return Err(ApiError::no_such_path()),
     })
 }

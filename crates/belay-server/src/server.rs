@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http::{Method, Request, StatusCode};
 use http_body_util::BodyExt as _;
 use rustix::fs::{FlockOperation, flock};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -24,6 +24,7 @@ use crate::identity::{Identity, Tokens, write_private};
 use crate::metrics::Metrics;
 use crate::object::{Meta, RevisionMark};
 use crate::pki::{Credential, Pki, PkiError, serving_names};
+use crate::rbac::{Rbac, defaults};
 use crate::registry::Registry;
 use crate::serve;
 
@@ -81,10 +82,18 @@ pub enum ServerError {
         /// The data directory.
         dir: PathBuf,
     },
+    /// Nobody can be called that.
+    #[error("no token for user {user:?}: {why}")]
+    ReservedUser {
+        /// The user.
+        user: String,
+        /// What is wrong with the name or a group.
+        why: String,
+    },
     /// An object the server makes for itself was refused.
-    #[error("cannot create namespace {name}: {message}")]
+    #[error("cannot create {name}: {message}")]
     Bootstrap {
-        /// The namespace.
+        /// What and which.
         name: String,
         /// What went wrong.
         message: String,
@@ -148,6 +157,7 @@ impl Server {
             gates: config.gates,
             mark: RevisionMark::random(),
             tokens: Tokens::at(dir),
+            rbac: Rbac::default(),
             pki,
             metrics: Metrics::new(&config.gates),
             audit: Audit::open(&audit_path).map_err(io(&audit_path))?,
@@ -163,6 +173,7 @@ impl Server {
             _lock: Arc::new(lock),
         };
         server.make_namespaces().await?;
+        server.make_roles().await?;
         server.write_kubeconfig()?;
         Ok(server)
     }
@@ -246,47 +257,84 @@ impl Server {
                 .kubeconfig(&url(self.address), "admin", &Credential::Certificate(leaf));
         let path = self.kubeconfig_path();
         write_private(&path, text.as_bytes()).map_err(io(&path))?;
-        // Where `create_node_token`, another process, finds this server.
+        // Where `belay token create`, another process, finds this server.
         let path = address_path(&self.data_dir);
         write_private(&path, self.address.to_string().as_bytes()).map_err(io(&path))
     }
 
     async fn make_namespaces(&self) -> Result<(), ServerError> {
         for name in NAMESPACES {
-            let failed = |message: String| ServerError::Bootstrap {
-                name: name.to_owned(),
-                message,
-            };
-            let (parts, ()) = Request::builder()
-                .method(Method::POST)
-                .uri("/api/v1/namespaces")
-                .body(())
-                .map_err(|e| failed(e.to_string()))?
-                .into_parts();
-            let body = json!({"metadata": {"name": name}}).to_string();
-            let response = self
-                .api
-                .handle(Some(&Identity::admin()), &parts, Bytes::from(body))
-                .await;
-            if !matches!(
-                response.status(),
-                StatusCode::CREATED | StatusCode::CONFLICT
-            ) {
-                let status = response.status();
-                let body = response
-                    .into_body()
-                    .collect()
-                    .await
-                    .map_err(|e| failed(e.to_string()))?;
-                let told: serde_json::Value =
-                    serde_json::from_slice(&body.to_bytes()).unwrap_or_default();
-                let message = told["message"]
-                    .as_str()
-                    .map_or_else(|| status.to_string(), str::to_owned);
-                return Err(failed(message));
+            let object = json!({"metadata": {"name": name}});
+            let what = format!("namespace {name}");
+            self.make(&what, Method::POST, "/api/v1/namespaces", &object)
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Makes the roles that everybody expects, and completes those that lack something.
+    async fn make_roles(&self) -> Result<(), ServerError> {
+        for built_in in defaults::all() {
+            let (collection, name) = (built_in.collection, built_in.name);
+            let path = format!("/apis/{}/v1/{collection}", belay_api::rbac::GROUP);
+            let what = format!("{collection} {name}");
+            match self.own(collection, name) {
+                None => {
+                    self.make(&what, Method::POST, &path, &built_in.object)
+                        .await?;
+                }
+                Some(stored) => {
+                    if let Some(next) = defaults::completed(&stored, &built_in.object) {
+                        let path = format!("{path}/{name}");
+                        self.make(&what, Method::PUT, &path, &next).await?;
+                    }
+                }
             }
         }
         Ok(())
+    }
+
+    fn own(&self, plural: &str, name: &str) -> Option<Value> {
+        crate::registry::World::get(&*self.api, plural, None, name)
+    }
+
+    /// Writes an object of the server's own, unless it is there.
+    async fn make(
+        &self,
+        what: &str,
+        method: Method,
+        path: &str,
+        object: &Value,
+    ) -> Result<(), ServerError> {
+        let failed = |message: String| ServerError::Bootstrap {
+            name: what.to_owned(),
+            message,
+        };
+        let (parts, ()) = Request::builder()
+            .method(method)
+            .uri(path)
+            .body(())
+            .map_err(|e| failed(e.to_string()))?
+            .into_parts();
+        let body = Bytes::from(object.to_string());
+        let response = self
+            .api
+            .handle(Some(&Identity::admin()), &parts, body)
+            .await;
+        let status = response.status();
+        if status.is_success() || status == StatusCode::CONFLICT {
+            return Ok(());
+        }
+        let body = response
+            .into_body()
+            .collect()
+            .await
+            .map_err(|e| failed(e.to_string()))?;
+        let told: Value = serde_json::from_slice(&body.to_bytes()).unwrap_or_default();
+        let message = told["message"]
+            .as_str()
+            .map_or_else(|| status.to_string(), str::to_owned);
+        Err(failed(message))
     }
 }
 
@@ -310,6 +358,28 @@ async fn open_store(path: &Path, registry: Registry) -> Result<Store<Meta>, Serv
 /// # Errors
 /// When no server has ever run on `data_dir`.
 pub fn create_node_token(data_dir: &Path, node: &str) -> Result<String, ServerError> {
+    create_token(data_dir, node, &Identity::node(node))
+}
+
+/// Makes a token for a user and returns a kubeconfig with it. Works beside a running server. What
+/// the user may do is what roles give to its name and its groups.
+///
+/// # Errors
+/// When no server has ever run on `data_dir`, and when the name or a group is the server's own.
+pub fn create_user_token(
+    data_dir: &Path,
+    user: &str,
+    groups: &[String],
+) -> Result<String, ServerError> {
+    let identity = Identity::user(user, groups);
+    if let Some(why) = identity.reserved() {
+        let user = user.to_owned();
+        return Err(ServerError::ReservedUser { user, why });
+    }
+    create_token(data_dir, user, &identity)
+}
+
+fn create_token(data_dir: &Path, name: &str, identity: &Identity) -> Result<String, ServerError> {
     let no_server = || ServerError::NoServer {
         dir: data_dir.to_owned(),
     };
@@ -317,8 +387,8 @@ pub fn create_node_token(data_dir: &Path, node: &str) -> Result<String, ServerEr
     let address: SocketAddr = address.trim().parse().map_err(|_| no_server())?;
     let pki = Pki::open(&data_dir.join("pki"), Vec::new())?;
     let tokens = Tokens::at(data_dir);
-    let token = tokens.create(&Identity::node(node)).map_err(io(data_dir))?;
-    Ok(pki.kubeconfig(&url(address), node, &Credential::Token(token)))
+    let token = tokens.create(identity).map_err(io(data_dir))?;
+    Ok(pki.kubeconfig(&url(address), name, &Credential::Token(token)))
 }
 
 fn address_path(data_dir: &Path) -> PathBuf {

@@ -23,8 +23,8 @@ use crate::object::{
 use crate::query::content_type;
 use crate::registry::{Kind, Remark};
 use crate::status::{ApiError, ApiResult};
-pub(crate) use body::decode_argument;
 use body::decode_body;
+pub(crate) use body::{decode_argument, decode_object};
 
 /// How often a write that may be decided again is tried before the caller is asked to.
 const TRIES: usize = 64;
@@ -167,6 +167,7 @@ impl Api {
         if !allows_object(&ask, &object) || !allows_change(&ask, None, &object) {
             return Err(ApiError::forbidden(ask.refusal()));
         }
+        self.admit(call, None, &object)?;
         let remarks = kind.strategy.on_create(&mut object, self);
         Ok((object, remarks, warnings))
     }
@@ -417,6 +418,9 @@ impl Api {
             let ask = call.ask();
             if !allows_object(&ask, &next) || !allows_change(&ask, Some(current), &next) {
                 return Err(ApiError::forbidden(ask.refusal()));
+            }
+            if call.resource.subresource.is_none() {
+                self.admit(call, Some(current), &next)?;
             }
             Ok((next, warnings))
         } else {

@@ -21,6 +21,8 @@ pub const STARTED: &str = "started";
 pub const START_ERROR: &str = "start-error";
 /// How it ended.
 pub const EXIT: &str = "exit";
+/// The end of what an exec in another runtime's container wrote; see [`crate::collect`].
+pub const OUTPUT: &str = "output";
 /// The shim's socket.
 pub const CONTROL: &str = "control";
 /// A container's: no exec begins any more.

@@ -28,6 +28,7 @@
 //! **Invariant:** no exec begins once its container's `ending` mark is set (see [`gate`]).
 
 pub mod clock;
+pub mod collect;
 pub mod control;
 pub mod gate;
 pub mod instance;

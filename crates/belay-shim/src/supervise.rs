@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::clock::{Boot, Wall};
+use crate::collect;
 use crate::control::{self, Control};
 use crate::gate;
 use crate::instance::{self, Durable, Ending, Exit, StartError, StartFailure, Started};
@@ -20,7 +21,7 @@ use crate::proc::{self, Membership, Process};
 use crate::record::{Record, VERSION};
 use crate::spawn::{self, failed};
 use crate::spec::{Kind, Spec};
-use crate::sys::{self, Fork, Pid, Reaped, Watched};
+use crate::sys::{self, Fork, Heard, Pid, Reaped, Watched};
 
 /// How often an end that could not be written (a full disk) is tried again.
 const RETRY: Duration = Duration::from_secs(1);
@@ -31,10 +32,16 @@ const HERE: &str = ".";
 const CONTAINER: &str = "../..";
 
 /// The program. Started by the agent with the instance's directory as working directory, the held
-/// lock as standard input and one end of a socket pair as standard output.
+/// lock as standard input and one end of a socket pair as standard output; with `output DIR` it
+/// does something smaller, see [`collect`].
 pub fn main() -> ExitCode {
-    let mode = std::env::args().nth(1).unwrap_or_default();
-    if !matches!(mode.as_str(), "container" | "exec") {
+    let mut arguments = std::env::args_os().skip(1);
+    let mode = arguments.next().unwrap_or_default();
+    let mode = mode.to_string_lossy();
+    if let ("output", Some(dir)) = (&*mode, arguments.next()) {
+        return collect::main(Path::new(&dir));
+    }
+    if !matches!(&*mode, "container" | "exec") {
         println!("{VERSION}: supervises a container for belay, which starts it by itself");
         return if mode == "--version" {
             ExitCode::SUCCESS
@@ -62,7 +69,7 @@ fn take_over() -> io::Result<()> {
         sys::duplicate_onto(null.as_fd(), standard)?;
     }
     drop(null);
-    let signals = sys::take_signals()?;
+    let signals = sys::take_signals(Heard::ChildEnded)?;
     sys::become_subreaper()?;
     run(link, signals);
     // Held to the very end.

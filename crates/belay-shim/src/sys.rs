@@ -184,6 +184,15 @@ pub(crate) fn adopt(fd: RawFd) -> io::Result<OwnedFd> {
     }
 }
 
+/// Takes an inherited descriptor itself. Called at most once for each, before anything is opened.
+pub(crate) fn take(fd: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: it is open, as the first call tells, and nothing else in this program owns it.
+    unsafe {
+        check(libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC))?;
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
 /// Closes everything above the standard three. Called first of all, when nothing is open yet.
 pub(crate) fn close_inherited() {
     // SAFETY: nothing in this program owns a descriptor above 2 at this point. A kernel without
@@ -204,9 +213,17 @@ pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
+/// The one signal that a program of ours wants to hear of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Heard {
+    ChildEnded = libc::SIGCHLD as isize,
+    Terminate = libc::SIGTERM as isize,
+}
+
 /// Blocks every signal, so that none but SIGKILL ends a shim, and returns a descriptor that is
-/// readable when a child has ended.
-pub(crate) fn take_signals() -> io::Result<OwnedFd> {
+/// readable when the one that is `heard` has arrived.
+pub(crate) fn take_signals(heard: Heard) -> io::Result<OwnedFd> {
+    let heard = heard as c_int;
     // SAFETY: the sets are initialised by the calls that fill them; the descriptor is new.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
@@ -217,13 +234,13 @@ pub(crate) fn take_signals() -> io::Result<OwnedFd> {
             ptr::null_mut(),
         ))?;
         // An ignored SIGCHLD, which a starter may hand down, would make the kernel throw away how
-        // children ended.
-        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
-        let mut child: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&raw mut child);
-        libc::sigaddset(&raw mut child, libc::SIGCHLD);
+        // children ended; any other that is ignored would not be told.
+        libc::signal(heard, libc::SIG_DFL);
+        let mut one: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut one);
+        libc::sigaddset(&raw mut one, heard);
         let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
-        let fd = check(libc::signalfd(-1, &raw const child, flags))?;
+        let fd = check(libc::signalfd(-1, &raw const one, flags))?;
         Ok(OwnedFd::from_raw_fd(fd))
     }
 }

@@ -1,6 +1,10 @@
 //! Objects as a user would write them, built in one expression.
 
+use std::path::Path;
+
 use serde_json::{Value, json};
+
+use crate::image;
 
 /// A pod that runs to nowhere until told otherwise: no restart policy, no labels, no containers.
 pub fn pod(name: &str) -> PodBuilder {
@@ -140,6 +144,35 @@ impl PodBuilder {
         self
     }
 
+    /// The same pod for a stock cluster: images that its node has, notifiers as an annotation, and
+    /// `files` seen by every container under its own path.
+    pub fn for_kubernetes(mut self, files: &Path) -> Self {
+        let mut declared = serde_json::Map::new();
+        for container in self.containers() {
+            let Some(fields) = container.as_object_mut() else {
+                continue;
+            };
+            fields.insert("image".to_owned(), image::BUSYBOX.into());
+            let mount = json!([{ "name": "files", "mountPath": files }]);
+            fields.insert("volumeMounts".to_owned(), mount);
+            let name = fields
+                .get("name")
+                .and_then(Value::as_str)
+                .map(str::to_owned);
+            if let (Some(name), Some(notifiers)) = (name, fields.remove("notifiers")) {
+                declared.insert(name, notifiers);
+            }
+        }
+        if !declared.is_empty() {
+            let text = Value::Object(declared).to_string();
+            self = self.annotation("apps.k8s.io/notifiers", &text);
+        }
+        self.spec(
+            "volumes",
+            json!([{ "name": "files", "hostPath": { "path": files } }]),
+        )
+    }
+
     pub fn build(self) -> Value {
         self.object
     }
@@ -229,6 +262,24 @@ mod tests {
             ])
         );
         assert_eq!(built["spec"]["containers"][1]["name"], "side");
+    }
+
+    #[test]
+    fn on_a_stock_cluster_notifiers_are_an_annotation() {
+        let built = pod("db")
+            .idle("main")
+            .notifier("reload", signal("SIGHUP"))
+            .idle("side")
+            .for_kubernetes(Path::new("/files"))
+            .build();
+        let annotation = &built["metadata"]["annotations"]["apps.k8s.io/notifiers"];
+        assert_eq!(
+            annotation,
+            r#"{"main":[{"handler":{"signal":"SIGHUP"},"name":"reload"}]}"#
+        );
+        let main = &built["spec"]["containers"][0];
+        assert_eq!(main["notifiers"], Value::Null);
+        assert_eq!(main["volumeMounts"][0]["mountPath"], "/files");
     }
 
     #[test]

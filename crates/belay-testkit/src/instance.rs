@@ -295,9 +295,24 @@ impl Instance {
 
     /// The kubeconfig that lets a node in.
     pub async fn node_kubeconfig(&self, node: &str) -> anyhow::Result<String> {
+        self.token(&["--node", node]).await
+    }
+
+    /// A kubeconfig of a user, in a file of its own.
+    pub async fn user_kubeconfig(&self, user: &str, groups: &[&str]) -> anyhow::Result<PathBuf> {
+        let mut who = vec!["--user", user];
+        who.extend(groups.iter().flat_map(|group| ["--group", group]));
+        let path = self.dir.join(format!("{user}.kubeconfig"));
+        fs::write(&path, self.token(&who).await?)?;
+        Ok(path)
+    }
+
+    async fn token(&self, who: &[&str]) -> anyhow::Result<String> {
         let mut command = Command::new(binary::belay()?);
         command
-            .args(["token", "create", "--node", node, "--data-dir"])
+            .args(["token", "create"])
+            .args(who)
+            .arg("--data-dir")
             .arg(self.data_dir());
         let output = command.output().await?;
         anyhow::ensure!(

@@ -43,11 +43,20 @@ impl Kubectl {
             skip("no stock kubectl; `cargo xtask test` builds one and passes it in BELAY_KUBECTL");
             return None;
         };
-        Some(Self {
-            program,
-            kubeconfig: instance.kubeconfig(),
-            home: instance.dir().join("kubectl-home"),
-        })
+        Some(Self::new(
+            &program,
+            &instance.kubeconfig(),
+            &instance.dir().join("kubectl-home"),
+        ))
+    }
+
+    /// A kubectl that uses `kubeconfig` and caches under `home`.
+    pub fn new(program: &Path, kubeconfig: &Path, home: &Path) -> Self {
+        Self {
+            program: program.to_owned(),
+            kubeconfig: kubeconfig.to_owned(),
+            home: home.to_owned(),
+        }
     }
 
     /// The shared instance and the kubectl for it, or `None` after having said that the test is
@@ -55,6 +64,14 @@ impl Kubectl {
     pub async fn shared() -> anyhow::Result<Option<(&'static Instance, Self)>> {
         let instance = Instance::shared().await?;
         Ok(Self::of(instance).map(|kubectl| (instance, kubectl)))
+    }
+
+    /// The same kubectl with other credentials.
+    pub fn with_kubeconfig(&self, kubeconfig: PathBuf) -> Self {
+        Self {
+            kubeconfig,
+            ..self.clone()
+        }
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
@@ -182,13 +199,15 @@ fn find() -> Option<PathBuf> {
     let cache = env::var_os("XDG_CACHE_HOME")
         .map(PathBuf::from)
         .or_else(|| Some(Path::new(&env::var_os("HOME")?).join(".cache")))?;
-    let mut built: Vec<_> = fs::read_dir(cache.join("belay/bin"))
+    let mut built: Vec<_> = fs::read_dir(cache.join("belay"))
         .ok()?
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| {
             let name = path.file_name().and_then(|name| name.to_str());
-            name.is_some_and(|name| name.starts_with("kubectl-v") && !name.ends_with(".building"))
+            name.is_some_and(|name| name.starts_with("kubernetes-v"))
         })
+        .map(|dir| dir.join("kubectl"))
+        .filter(|kubectl| kubectl.is_file())
         .collect();
     built.sort();
     built.pop()

@@ -6,7 +6,8 @@
 //!     │         └── Reaper (a shell that waits for the test to end, however it ends)
 //!     │
 //!     ├──> Rest      HTTPS as any client speaks it, with or without credentials
-//!     └──> Kubectl   a stock kubectl
+//!     ├──> Kubectl   a stock kubectl
+//!     └──> Containerd ──spawns──> a private containerd; Kubelet runs pods on it
 //! ```
 //!
 //! **Invariant:** nothing here reaches into the product. Tests see what a user sees: the program,
@@ -17,21 +18,30 @@
 
 pub mod binary;
 pub mod build;
+pub mod cluster;
+pub mod containerd;
+pub mod image;
 pub mod instance;
 pub mod kubectl;
+pub mod kubelet;
 pub mod processes;
 pub mod reaper;
 pub mod rest;
 pub mod skip;
+pub mod stage;
 pub mod wait;
 
 pub use build::{
     FanoutBuilder, Handler, NotificationBuilder, PodBuilder, exec, fanout, notification, pod,
     signal,
 };
+pub use cluster::{Cluster, Part};
+pub use containerd::Containerd;
 pub use instance::{Builder, Instance};
 pub use kubectl::Kubectl;
+pub use kubelet::{ContainerSpec, Kubelet, PodSpec};
 pub use rest::{Reply, Rest};
+pub use stage::Stage;
 pub use wait::{eventually, eventually_within, lines, until_file};
 
 /// Where pods of the namespace that tests use are found.

@@ -73,6 +73,27 @@ pub fn parent(pid: u32) -> Option<u32> {
     stat_fields(pid)?.get(1)?.parse().ok()
 }
 
+/// Whether `ancestor` is its parent, or its parent's parent, and so on.
+pub fn descends_from(pid: u32, ancestor: u32) -> bool {
+    std::iter::successors(parent(pid), |pid| parent(*pid)).any(|pid| pid == ancestor)
+}
+
+/// The pids of its children.
+pub fn children(pid: u32) -> Vec<u32> {
+    fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))
+        .unwrap_or_default()
+        .split_whitespace()
+        .filter_map(|child| child.parse().ok())
+        .collect()
+}
+
+/// Whether it is the first process of its PID namespace, as a container's is.
+pub fn is_first_in_namespace(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let inner = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    inner.is_some_and(|pids| pids.split_whitespace().last() == Some("1"))
+}
+
 /// Resident anonymous memory in KiB.
 pub fn anonymous_kib(pid: u32) -> Option<u64> {
     status_kib(pid, "RssAnon:")

@@ -5,7 +5,8 @@
 //! standard input, which happens when the test drops its [`Reaper`] and also when the test's
 //! process is gone for any other reason. Then it kills what it finds by three marks, until there
 //! is nothing left: the instance's directory in the environment, a program that lies under that
-//! directory (the shims), and a container ID of that directory in the environment.
+//! directory (the shims), and a container ID of that directory in the environment. Mounts under the
+//! directory and control groups named after it go last.
 
 use std::{
     path::Path,
@@ -38,6 +39,13 @@ while [ $passes -lt 200 ]; do
     passes=$((passes + 1))
     sleep 0.05
 done
+# What a container runtime leaves outside its processes.
+cut -d' ' -f2 /proc/self/mounts | grep -F "$dir/" | sort -r | while read -r mount; do
+    umount -l "$mount"
+done
+grep -rhoE '/run/containerd/s/[0-9a-f]+' --include=address --include=bootstrap.json "$dir/state" |
+    xargs -r rm -f
+find /sys/fs/cgroup -depth -type d -path "*/${dir##*/}*" -exec rmdir {} \; 2>/dev/null
 rm -rf "$dir"
 "#;
 

@@ -138,13 +138,23 @@ Example:
   belay token create --data-dir /var/lib/belay --node n1 > n1.kubeconfig")]
     Server(ServerArgs),
 
-    /// Run a node that joins a server
+    /// Run the controllers of a stock cluster; of several replicas one acts
     #[command(after_help = "\
-Example:
-  belay agent --mode=node --kubeconfig n1.kubeconfig --node-name n1 --data-dir /var/lib/belay-agent")]
+Examples:
+  belay controller                                in a pod of the cluster
+  belay controller --kubeconfig admin.kubeconfig  from outside
+
+`belay manifests` prints everything a cluster needs, this command among it.")]
+    Controller(ControllerArgs),
+
+    /// Run a node that joins a server, or work beside a kubelet
+    #[command(after_help = "\
+Examples:
+  belay agent --mode=node --kubeconfig n1.kubeconfig --node-name n1 --data-dir /var/lib/belay-agent
+  belay agent --mode=companion --node-name n1 --data-dir /var/lib/belay-companion")]
     Agent(AgentArgs),
 
-    /// Make credentials for nodes
+    /// Make credentials for users and nodes
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Token(TokenArgs),
 
@@ -167,6 +177,15 @@ Example:
 Example:
   belay crds | kubectl apply -f -")]
     Crds,
+
+    /// Print everything that a stock cluster needs to run Belay
+    #[command(after_help = "\
+Examples:
+  belay manifests --image registry.example.com/belay:0.1.0 | kubectl apply -f -
+  belay manifests --executor controller     where no agent may be installed: it promises less
+
+--namespace chooses where the roles run [default: belay-system].")]
+    Manifests(ManifestsArgs),
 
     /// Print a completion script for a shell
     #[command(after_help = "\
@@ -257,8 +276,66 @@ pub(crate) struct AgentArgs {
     /// How many actions run at once
     #[arg(long, value_name = "COUNT", default_value = "16", value_parser = clap::value_parser!(u16).range(1..))]
     pub max_actions: u16,
+    /// Socket of the container runtime, for --mode=companion
+    #[arg(
+        long,
+        value_name = "ENDPOINT",
+        env = "CONTAINER_RUNTIME_ENDPOINT",
+        default_value = "unix:///run/containerd/containerd.sock"
+    )]
+    pub runtime_endpoint: String,
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
     #[command(flatten)]
     pub gates: Gates,
+}
+
+/// Who runs what notifications ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Executor {
+    /// The agents on the nodes
+    Agent,
+    /// This controller, over pods/exec, where no agent may be installed: it promises less
+    Controller,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ControllerArgs {
+    /// Who runs what notifications ask for
+    #[arg(long, value_name = "EXECUTOR", default_value = "agent")]
+    pub executor: Executor,
+    /// Address for metrics and health, plain HTTP; port 0 takes a free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
+    pub listen: SocketAddr,
+    /// Name of this replica, different from all others [default: the host name and something random]
+    #[arg(long, value_name = "NAME")]
+    pub identity: Option<String>,
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+    #[command(flatten)]
+    pub gates: Gates,
+}
+
+/// What a role needs to know of the stock cluster that it works in.
+#[derive(Debug, Args)]
+pub(crate) struct ClusterArgs {
+    /// Namespace of the leases of controller and companions
+    #[arg(long, value_name = "NS", default_value = belay_api::SYSTEM_NAMESPACE)]
+    pub lease_namespace: String,
+    /// Work on a cluster without the admission policies: whoever may create notifications can then
+    /// trigger every notifier, and whoever may change pods can choose what is run
+    #[arg(long)]
+    pub allow_unprotected_triggers: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ManifestsArgs {
+    /// Image of belay that the nodes can pull [default: belay, in this version]
+    #[arg(long, value_name = "IMAGE")]
+    pub image: Option<String>,
+    /// Who runs what notifications ask for
+    #[arg(long, value_name = "EXECUTOR", default_value = "agent")]
+    pub executor: Executor,
 }
 
 #[derive(Debug, Args)]
@@ -277,16 +354,27 @@ pub(crate) struct TokenArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TokenCommand {
-    /// Print a kubeconfig with which a node joins
+    /// Print a kubeconfig with which a node joins, or for a user
     #[command(after_help = "\
-Example:
+Examples:
   belay token create --node n1 > n1.kubeconfig
+  belay token create --user ann --group ops > ann.kubeconfig
+  kubectl create rolebinding ann-views --clusterrole=view --user=ann
 
-Works while a server runs on the data directory. Whoever has the file is that node; keep it secret.")]
+Works while a server runs on the data directory. Whoever has the file is that node or user; keep it
+secret. A new token takes the place of the older ones of the same node or user. A user may do what
+roles give to its name and groups, and nothing before a role is bound.")]
+    #[command(group = clap::ArgGroup::new("who").required(true).args(["node", "user"]))]
     Create {
         /// Name of the node
         #[arg(long, value_name = "N", value_parser = node_name)]
-        node: String,
+        node: Option<String>,
+        /// Name of the user
+        #[arg(long, value_name = "NAME")]
+        user: Option<String>,
+        /// A group of the user; may be repeated
+        #[arg(long = "group", value_name = "G", requires = "user")]
+        groups: Vec<String>,
         /// The server's data directory [default: /var/lib/belay for root, else ~/.local/state/belay]
         #[arg(long, value_name = "DIR")]
         data_dir: Option<PathBuf>,

@@ -60,6 +60,17 @@ pub(crate) async fn config(global: &Global) -> anyhow::Result<Config> {
     }
 }
 
+/// The client configuration of a role of a cluster: the kubeconfig that it is given, else what
+/// kubectl would take, else the service account of its pod. Never that of `belay up`.
+pub(crate) async fn role_config(global: &Global) -> anyhow::Result<Config> {
+    match &global.kubeconfig {
+        Some(path) => read(path).await,
+        None => Config::infer().await.context(
+            "neither a kubeconfig nor the service account of a pod was found; name one with --kubeconfig FILE or $KUBECONFIG",
+        ),
+    }
+}
+
 async fn read(path: &Path) -> anyhow::Result<Config> {
     let unusable = || format!("the kubeconfig {} cannot be used", path.display());
     let kubeconfig = Kubeconfig::read_from(path).with_context(unusable)?;

@@ -11,6 +11,7 @@
 
 mod backup;
 mod cli;
+mod cluster;
 mod connect;
 mod demo;
 mod describe;
@@ -19,8 +20,11 @@ mod format;
 mod get;
 mod kind;
 mod log;
+mod manifests;
+mod monitor;
 mod notify;
 mod place;
+mod protection;
 mod roles;
 mod signals;
 mod table;
@@ -49,13 +53,14 @@ fn main() -> Exit {
 fn run(cli: Cli) -> anyhow::Result<Exit> {
     let Cli { global, command } = cli;
     let level = match &command {
-        Command::Server(_) | Command::Agent(_) => "info",
+        Command::Server(_) | Command::Controller(_) | Command::Agent(_) => "info",
         _ => "warn",
     };
     log::start(global.log_level.as_deref(), global.log_format, level)?;
     match command {
         Command::Up(args) => on_all_cores(roles::up(args)),
         Command::Server(args) => on_all_cores(roles::server(args)),
+        Command::Controller(args) => on_all_cores(cluster::controller(&global, args)),
         Command::Agent(args) => on_all_cores(roles::agent(&global, args)),
         Command::Token(args) => roles::token(args.command),
         Command::Notify(args) => on_one_core(notify::run(&global, &args)),
@@ -70,6 +75,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
             }
             Ok(Exit::Done)
         }
+        Command::Manifests(args) => manifests::run(global.namespace.as_deref(), &args),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "belay", &mut script);

@@ -1,4 +1,5 @@
-//! Wires the roles together: `up` runs all of them in one process, `server` and `agent` some.
+//! Wires the roles together: `up` runs all of them in one process, `server` and `agent` some. Those
+//! of a stock cluster are in [`crate::cluster`].
 //!
 //! ```text
 //!            CancellationToken (SIGTERM, SIGINT, or a role that failed)
@@ -20,11 +21,12 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow};
 use belay_api::gates::{Feature, FeatureGates};
 use belay_runtime::{PodRuntime, ProcessRuntime};
-use belay_server::{Identity, Server};
+use belay_server::{Identity, Server, ServerError};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::{AgentArgs, AgentMode, Global, Runtime, ServerArgs, TokenCommand, UpArgs};
+use crate::cluster;
 use crate::connect;
 use crate::exit::{Exit, usage};
 use crate::format;
@@ -90,11 +92,7 @@ pub(crate) async fn server(args: ServerArgs) -> anyhow::Result<Exit> {
 pub(crate) async fn agent(global: &Global, args: AgentArgs) -> anyhow::Result<Exit> {
     match args.mode {
         AgentMode::Node => {}
-        AgentMode::Companion => {
-            return Err(usage(
-                "--mode=companion is not in this version; use --mode=node",
-            ));
-        }
+        AgentMode::Companion => return cluster::companion(global, args).await,
     }
     refuse_cri(args.runtime)?;
     if global.kubeconfig.is_none() && std::env::var_os("KUBECONFIG").is_none() {
@@ -135,12 +133,27 @@ pub(crate) async fn agent(global: &Global, args: AgentArgs) -> anyhow::Result<Ex
 
 /// `belay token`.
 pub(crate) fn token(command: TokenCommand) -> anyhow::Result<Exit> {
-    let TokenCommand::Create { node, data_dir } = command;
+    let TokenCommand::Create {
+        node,
+        user,
+        groups,
+        data_dir,
+    } = command;
     let data_dir = match data_dir {
         Some(dir) => dir,
         None => place::default_data_dir()?,
     };
-    format::out(&belay_server::create_node_token(&data_dir, &node)?)?;
+    let kubeconfig = match (node, user) {
+        (Some(node), _) => belay_server::create_node_token(&data_dir, &node)?,
+        (None, Some(user)) => match belay_server::create_user_token(&data_dir, &user, &groups) {
+            Err(error @ ServerError::ReservedUser { .. }) => {
+                return Err(usage(error.to_string()));
+            }
+            made => made?,
+        },
+        (None, None) => return Err(usage("say for whom: --node NAME or --user NAME")),
+    };
+    format::out(&kubeconfig)?;
     Ok(Exit::Done)
 }
 
@@ -256,13 +269,13 @@ type Role = Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>;
 
 /// What runs in this process, and the token that ends it.
 #[derive(Default)]
-struct Roles {
-    stop: CancellationToken,
+pub(crate) struct Roles {
+    pub(crate) stop: CancellationToken,
     roles: Vec<(&'static str, Role)>,
 }
 
 impl Roles {
-    fn add(
+    pub(crate) fn add(
         &mut self,
         name: &'static str,
         role: impl Future<Output = anyhow::Result<()>> + Send + 'static,
@@ -303,21 +316,15 @@ impl Roles {
         if gates.enabled(Feature::ContainerNotifier) {
             let client = server.connect(Identity::controller());
             let stop = self.stop.clone();
-            self.add("notification controller", async move {
-                belay_controllers::fanout::run(client, stop).await;
-                Ok(())
-            });
-            let client = server.connect(Identity::controller());
-            let stop = self.stop.clone();
             self.add("controllers", async move {
-                belay_controllers::expiry::run(client, stop).await;
+                belay_controllers::Controllers::new(client).run(stop).await;
                 Ok(())
             });
         }
     }
 
     /// Runs until a signal comes or a role ends; then ends all of them.
-    async fn run(
+    pub(crate) async fn run(
         self,
         interrupts: &Interrupts,
         announce: impl Future<Output = anyhow::Result<()>> + Send + 'static,

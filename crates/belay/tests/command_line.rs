@@ -54,8 +54,13 @@ fn wrong_usage_exits_2_and_says_what_is_right() {
         (&["up", "--runtime", "cri"], "not in this version"),
         (&["up", "--feature-gates", "Nope=true"], "ContainerNotifier"),
         (
-            &["agent", "--mode=companion", "--data-dir", "/x"],
-            "not in this version",
+            &[
+                "agent",
+                "--mode=companion",
+                "--node-name=belay-controller",
+                "--data-dir=/x",
+            ],
+            "the controller's lease",
         ),
         (&["agent", "--data-dir", "/x"], "token create"),
         (&["token", "create", "--node", "UPPER"], "lower case"),

@@ -4,14 +4,22 @@ use std::process::Command;
 
 use anyhow::Context;
 
-use crate::workspace;
+use crate::{parts, workspace};
 
 pub(crate) fn run(only: Option<&str>) -> anyhow::Result<()> {
     let root = workspace::root()?;
+    for what in parts::debian() {
+        println!("missing: {what}");
+    }
+    let environment = parts::kubernetes().unwrap_or_else(|error| {
+        println!("missing: a real Kubernetes, so nothing is compared with it: {error:#}");
+        Vec::new()
+    });
     let cargo = |arguments: &[&str]| -> anyhow::Result<()> {
         let status = Command::new(workspace::cargo())
             .current_dir(&root)
             .args(arguments)
+            .envs(environment.iter().map(|(name, value)| (name, value)))
             .status()
             .context("cannot run cargo")?;
         anyhow::ensure!(status.success(), "cargo {} failed", arguments.join(" "));

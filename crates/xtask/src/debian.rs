@@ -8,6 +8,20 @@ pub(crate) fn on_path(program: &str) -> bool {
         .is_some_and(|path| env::split_paths(&path).any(|dir| dir.join(program).is_file()))
 }
 
+/// Installs the package that `program` comes from, where it is missing.
+pub(crate) fn provide(program: &str, package: &str) -> anyhow::Result<()> {
+    // Not everybody's PATH has the directories of the administrator's programs.
+    let system = ["/usr/sbin", "/sbin"];
+    if on_path(program)
+        || system
+            .iter()
+            .any(|dir| Path::new(dir).join(program).is_file())
+    {
+        return Ok(());
+    }
+    install(package)
+}
+
 /// Installs `package`, or says why it cannot be done and what to type instead.
 pub(crate) fn install(package: &str) -> anyhow::Result<()> {
     let by_hand = format!("install it by hand, on Debian with `apt-get install {package}`");

@@ -8,6 +8,8 @@ mod bench;
 mod debian;
 mod go;
 mod kubectl;
+mod modules;
+mod parts;
 mod summary;
 mod test;
 mod workspace;
@@ -29,6 +31,10 @@ enum Command {
     ///
     /// Example: cargo xtask test -- --test embedded_crash
     Test {
+        /// Also the part that needs a real Kubernetes, which is built from its Go modules when the
+        /// cache does not have it
+        #[arg(long)]
+        kubernetes: bool,
         /// Passed on to `cargo test`; without any, the whole workspace is tested
         #[arg(last = true)]
         cargo: Vec<String>,
@@ -43,6 +49,10 @@ enum Command {
     },
     /// Find or build a stock kubectl and print its path
     Kubectl,
+    /// Build Kubernetes, etcd and a current containerd from their Go modules into the cache
+    ///
+    /// Prints a line of shell that lets `cargo test -p e2e --test kubernetes_...` find them.
+    Kubernetes,
 }
 
 fn main() -> ExitCode {
@@ -57,10 +67,18 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Test { cargo } => test::run(&cargo),
+        Command::Test { kubernetes, cargo } => test::run(kubernetes, &cargo),
         Command::Bench { only } => bench::run(only.as_deref()),
         Command::Kubectl => {
             println!("{}", kubectl::obtain()?.display());
+            Ok(())
+        }
+        Command::Kubernetes => {
+            let export: Vec<_> = parts::kubernetes()?
+                .into_iter()
+                .map(|(name, value)| format!("{name}={}", value.display()))
+                .collect();
+            println!("export {}", export.join(" "));
             Ok(())
         }
     }

@@ -8,11 +8,18 @@ use std::{
 
 use anyhow::Context;
 
-use crate::{kubectl, summary::Summary, workspace};
+use crate::{kubectl, parts, summary::Summary, workspace};
 
 /// Runs the tests; an error is what makes the exit code non-zero.
-pub(crate) fn run(chosen: &[String]) -> anyhow::Result<()> {
-    let mut missing = Vec::new();
+pub(crate) fn run(kubernetes: bool, chosen: &[String]) -> anyhow::Result<()> {
+    let mut missing = parts::debian();
+    let mut environment = Vec::new();
+    if kubernetes {
+        match parts::kubernetes() {
+            Ok(found) => environment = found,
+            Err(error) => missing.push(format!("a real Kubernetes: {error:#}")),
+        }
+    }
     let kubectl = match kubectl::obtain() {
         Ok(path) => {
             println!("kubectl: {}", path.display());
@@ -48,6 +55,7 @@ pub(crate) fn run(chosen: &[String]) -> anyhow::Result<()> {
         Some(path) => cargo.env("BELAY_KUBECTL", path),
         None => cargo.env_remove("BELAY_KUBECTL"),
     };
+    cargo.envs(environment);
     let mut running = cargo
         .stdout(Stdio::piped())
         .spawn()

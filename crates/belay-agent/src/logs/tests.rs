@@ -22,6 +22,7 @@ fn which_log_is_meant_depends_on_the_incarnation() {
         "u",
         PodView {
             pod: Arc::new(pod),
+            address: "192.0.2.7".to_owned(),
             containers,
         },
     );

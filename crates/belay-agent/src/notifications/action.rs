@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::handler::Handler;
+use super::verify::Handled;
 use crate::clock::wall_millis;
 use crate::context::Context;
 use crate::crash;
@@ -35,11 +36,11 @@ pub(crate) struct Sight {
     pub(crate) running: Option<Box<dyn Running>>,
 }
 
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(100);
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// Whether this incarnation still runs. A runtime that cannot tell is asked again.
-async fn runs(context: &Context, id: &ContainerId) -> bool {
+pub(super) async fn runs(context: &Context, id: &ContainerId) -> bool {
     let mut pause = FIRST_PAUSE;
     loop {
         match context.runtime.is_running(id).await {
@@ -69,6 +70,14 @@ pub(crate) async fn find(
             break Found::Lost;
         }
         let found = match context.runtime.target(id).await {
+            Ok(target) if !target.capabilities().find_attempts => {
+                let same_incarnation = runs(context, id).await;
+                return Sight {
+                    trace: Trace::Ended(never_again(same_incarnation)),
+                    same_incarnation,
+                    running: None,
+                };
+            }
             Ok(target) => target
                 .find(attempt)
                 .await
@@ -88,12 +97,27 @@ pub(crate) async fn find(
     let (trace, running) = match found {
         Found::NeverStarted => (Trace::NeverStarted, None),
         Found::Running(running) => (Trace::Running, Some(running)),
+        // The handler is done, the attempt is not.
+        Found::Ended(report)
+            if report.outcome == belay_action::Outcome::Succeeded
+                && handler.is_some_and(|handler| handler.probe.is_some()) =>
+        {
+            let handled: Box<dyn Running> = Box::new(Handled(report));
+            (Trace::Running, Some(handled))
+        }
         Found::Ended(report) => (
             Trace::Ended(settled(context, id, report, handler).await),
             None,
         ),
         Found::Lost => (Trace::Lost, None),
     };
+    // Nobody goes on with the probe of an attempt that is lost.
+    if matches!(trace, Trace::Lost)
+        && handler.is_none_or(|handler| handler.probe.is_some())
+        && let Ok(target) = context.runtime.target(id).await
+    {
+        belay_action::probe::clear(&*target, attempt).await;
+    }
     Sight {
         trace,
         same_incarnation: runs(context, id).await,
@@ -185,8 +209,7 @@ pub(crate) async fn follow(
             Came::Ended(settled(context, &target.incarnation().id, report, handler).await)
         }
         Err(TargetError::Lost { .. }) => {
-            let same_incarnation = runs(context, &target.incarnation().id).await;
-            Came::Lost { same_incarnation }
+            given_up(target, runs(context, &target.incarnation().id).await)
         }
         Err(error) => {
             warn!(%attempt, message = causes(&error), "an attempt was lost sight of; looking for it");
@@ -246,9 +269,7 @@ async fn look(
                     return Came::Ended(settled(context, id, report, handler).await);
                 }
                 Err(TargetError::Lost { .. }) => {
-                    return Came::Lost {
-                        same_incarnation: runs(context, id).await,
-                    };
+                    return given_up(target, runs(context, id).await);
                 }
                 Err(error) => warn!(%attempt, message = causes(&error), "lost sight of again"),
             },
@@ -265,7 +286,10 @@ async fn send(
     timeout: Duration,
 ) -> Came {
     if !target.capabilities().signal {
-        let message = format!("the {} runtime cannot send signals", context.runtime.name());
+        let message = format!(
+            "signals cannot be sent over {}: that needs Belay's agent on the pod's node",
+            context.runtime.name()
+        );
         return Came::Refused(Verdict::Runtime { message });
     }
     // Read before sending: afterwards the process may be gone.
@@ -303,6 +327,26 @@ async fn send(
     })
 }
 
+/// An attempt that is gone without a trace. Where attempts can be looked up the machine decides
+/// whether it runs again; where they cannot, nobody could tell a second run from the first.
+fn given_up(target: &Arc<dyn Target>, same_incarnation: bool) -> Came {
+    if target.capabilities().find_attempts {
+        Came::Lost { same_incarnation }
+    } else {
+        Came::Ended(never_again(same_incarnation))
+    }
+}
+
+/// The end of an attempt that may have run and is never repeated.
+fn never_again(same_incarnation: bool) -> Outcome {
+    let verdict = if same_incarnation {
+        Verdict::Interrupted
+    } else {
+        Verdict::ContainerRestarted { may_have_run: true }
+    };
+    Outcome::unstarted(verdict, wall_millis())
+}
+
 /// The machine knows whether an earlier attempt may have run.
 fn restarted() -> Verdict {
     Verdict::ContainerRestarted {
@@ -331,6 +375,12 @@ async fn settled(
             Err(_) => true,
         };
     let mut outcome = outcome(report, handler);
+    if let Verdict::TimedOut { seconds, .. } = outcome.verdict
+        && let Ok(target) = context.runtime.target(id).await
+        && !target.capabilities().kills_tree
+    {
+        outcome.verdict = Verdict::LeftRunning { seconds };
+    }
     if taken_along {
         outcome.verdict = Verdict::ContainerRestarted { may_have_run: true };
     }
@@ -399,6 +449,7 @@ mod tests {
             },
             timeout: Duration::from_secs(2),
             output,
+            probe: None,
         }
     }
 

@@ -8,18 +8,19 @@ mod told;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use belay_action::Running;
 use belay_api::notification::{DEFAULT_DEADLINE_SECONDS, PodNotification};
 use belay_core::delivery::{
-    Conclusion, Delivery, Effect, Event, Facts, Phase, Record, Trace, View, open,
+    Conclusion, Delivery, Effect, Event, Facts, Phase, Record, Trace, Verdict, View, open,
 };
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::action::{Came, Sight};
 use super::handler::{Handlers, outlook};
@@ -28,6 +29,7 @@ use super::write::Written;
 use crate::context::Context;
 use crate::crash;
 use crate::journal::Started;
+use crate::lookup::Found;
 
 /// What the watch tells about the object.
 #[derive(Debug)]
@@ -83,8 +85,14 @@ pub(crate) struct Driver {
     found: HashMap<String, Box<dyn Running>>,
     permits: HashMap<String, OwnedSemaphorePermit>,
     concluded: Option<Conclusion>,
+    /// Why nothing can be started where no handler is known.
+    refusal: Verdict,
     met: Instant,
 }
+
+/// Pauses between two tries to look a pod up.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// Names of a notification and its deadline, from the object.
 pub(crate) fn about(object: &PodNotification) -> Started {
@@ -136,6 +144,7 @@ impl Driver {
             found: HashMap::new(),
             permits: HashMap::new(),
             concluded: None,
+            refusal: Verdict::PodNotFound,
             met: Instant::now(),
         }
     }
@@ -147,7 +156,13 @@ impl Driver {
         mut notices: mpsc::UnboundedReceiver<Notice>,
         shutdown: CancellationToken,
     ) {
-        let (mut delivery, effects) = self.open();
+        let opened = tokio::select! {
+            () = shutdown.cancelled() => None,
+            found = self.look_up() => Some(self.open(&found)),
+        };
+        let Some((mut delivery, effects)) = opened else {
+            return;
+        };
         self.carry_out(&delivery, effects);
         let mut ticking = true;
         loop {
@@ -186,7 +201,7 @@ impl Driver {
 
     fn author(&self) -> Author<'_> {
         Author {
-            node: &self.context.node_name,
+            executor: &self.context.executor,
             runtime: self.context.runtime.name(),
         }
     }
@@ -198,22 +213,41 @@ impl Driver {
         }
     }
 
-    fn open(&mut self) -> (Delivery, Vec<Effect>) {
-        let journal = self.context.journal.notification(&self.about.uid);
+    /// Looks the pod up. As long as that cannot be done it is tried again, until nothing could start
+    /// any more.
+    async fn look_up(&mut self) -> Found {
         if self.about.record.pod_uid.is_empty()
-            && let Some(journal) = &journal
+            && let Some(journal) = self.context.journal.notification(&self.about.uid)
         {
-            self.about
-                .record
-                .pod_uid
-                .clone_from(&journal.record.pod_uid);
+            self.about.record.pod_uid = journal.record.pod_uid;
         }
-        let view = self.context.pods.get(&self.about.record.pod_uid);
-        let handlers = match &view {
-            Some(view) => Handlers::of(&view.pod, &self.about.notifier),
-            None => Ok(Handlers::default()),
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let error = match self.context.lookup.find(&self.about).await {
+                Ok(found) => return found,
+                Err(error) => error,
+            };
+            if self.now() >= self.about.deadline {
+                return Found::Refused(Verdict::Runtime {
+                    message: error.to_string(),
+                });
+            }
+            warn!(namespace = self.about.namespace, name = self.about.name, %error, "trying again");
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    fn open(&mut self, found: &Found) -> (Delivery, Vec<Effect>) {
+        let journal = self.context.journal.notification(&self.about.uid);
+        let handlers = match found {
+            Found::Pod(view) => Handlers::of(&view.pod, &view.address, &self.about.notifier),
+            Found::Refused(verdict) => {
+                self.refusal = verdict.clone();
+                Ok(Handlers::default())
+            }
         };
-        let outlook = outlook(view.as_deref(), &handlers);
+        let outlook = outlook(found, &handlers);
         self.handlers = handlers.unwrap_or_default();
         let facts = Facts {
             view: self.view(),

@@ -1,14 +1,17 @@
 //! What a pod declares for a notifier, as far as this agent can do it. Pure.
 
+mod probe;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use belay_action::Action;
+use belay_action::probe::Probe;
 use belay_api::pod::{ContainerNotifier, NotifierAction, NotifierError, NotifierOutput, Pod};
 use belay_api::signal::Signal;
 use belay_core::delivery::{Entry, Outlook, Record, Verdict};
 
-use crate::pods::PodView;
+use crate::lookup::Found;
 
 /// One container's handler.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,6 +20,8 @@ pub(crate) struct Handler {
     pub(crate) timeout: Duration,
     /// Whether the output may be shown in the status.
     pub(crate) output: bool,
+    /// What decides after a handler that has succeeded.
+    pub(crate) probe: Option<Probe>,
 }
 
 /// The handlers of a notifier by container; none where the pod is not known any more.
@@ -24,12 +29,24 @@ pub(crate) struct Handler {
 pub(crate) struct Handlers(BTreeMap<String, Handler>);
 
 impl Handlers {
-    /// Reads them from a pod. What cannot be read, or cannot be done, is an error for all.
-    pub(crate) fn of(pod: &Pod, notifier: &str) -> Result<Self, String> {
+    /// Reads them from a pod that is reached at `address`. What cannot be read, or cannot be done,
+    /// is an error for all.
+    pub(crate) fn of(pod: &Pod, address: &str, notifier: &str) -> Result<Self, String> {
         let declarations = pod.declarations(notifier).map_err(|error| causes(&error))?;
         let mut handlers = BTreeMap::new();
         for (container, declared) in declarations {
-            handlers.insert(container.to_owned(), handler(container, &declared)?);
+            let mut handler = handler(container, &declared)?;
+            handler.probe = match &declared.probe {
+                Some(probe) => Some(
+                    probe::resolve(probe, pod.container(container), address).map_err(|why| {
+                        format!(
+                            "the probe of notifier \"{notifier}\" of container \"{container}\" {why}; nothing was run"
+                        )
+                    })?,
+                ),
+                None => None,
+            };
+            handlers.insert(container.to_owned(), handler);
         }
         Ok(Handlers(handlers))
     }
@@ -44,6 +61,20 @@ impl Handlers {
         match self.0.get(container).map(|handler| &handler.action) {
             Some(Action::Signal(_)) => false,
             Some(Action::Exec { .. }) | None => true,
+        }
+    }
+
+    /// Whether a probe decides after this container's handler.
+    pub(crate) fn probed(&self, container: &str) -> bool {
+        let handler = self.0.get(container);
+        handler.is_some_and(|handler| handler.probe.is_some())
+    }
+
+    /// What a claim plans for this container, and for this incarnation of it.
+    pub(crate) fn planned(&self, container: &str, id: Option<String>) -> Entry {
+        Entry {
+            probed: self.probed(container),
+            ..Entry::planned(id, self.traceable(container))
         }
     }
 
@@ -63,12 +94,9 @@ fn handler(container: &str, declared: &ContainerNotifier) -> Result<Handler, Str
             declared.name
         )
     };
-    // Doing half of it would leave something held, or call something verified that is not.
+    // Doing half of it would leave something held.
     if declared.holds() {
         return Err(refuse("an undo or a hold"));
-    }
-    if declared.probe.is_some() {
-        return Err(refuse("a probe"));
     }
     let action = match declared.action().map_err(|error| causes(&error))? {
         NotifierAction::Exec(command) => Action::Exec { command },
@@ -78,6 +106,7 @@ fn handler(container: &str, declared: &ContainerNotifier) -> Result<Handler, Str
         action,
         timeout: declared.timeout(),
         output: declared.output.unwrap_or_default() == NotifierOutput::Tail,
+        probe: None,
     })
 }
 
@@ -89,9 +118,10 @@ fn causes(error: &NotifierError) -> String {
 }
 
 /// What a fresh claim would be for.
-pub(crate) fn outlook(view: Option<&PodView>, handlers: &Result<Handlers, String>) -> Outlook {
-    let Some(view) = view else {
-        return Outlook::Refuse(Verdict::PodNotFound);
+pub(crate) fn outlook(found: &Found, handlers: &Result<Handlers, String>) -> Outlook {
+    let view = match found {
+        Found::Pod(view) => view,
+        Found::Refused(verdict) => return Outlook::Refuse(verdict.clone()),
     };
     if view.pod.is_terminating() {
         return Outlook::Refuse(Verdict::PodTerminating);
@@ -112,10 +142,7 @@ pub(crate) fn outlook(view: Option<&PodView>, handlers: &Result<Handlers, String
         .keys()
         .map(|container| {
             let id = view.running(container).map(|id| id.as_str().to_owned());
-            (
-                container.clone(),
-                Entry::planned(id, handlers.traceable(container)),
-            )
+            (container.clone(), handlers.planned(container, id))
         })
         .collect();
     Outlook::Run(Record {

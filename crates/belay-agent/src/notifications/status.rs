@@ -17,8 +17,8 @@ use super::handler::Handlers;
 /// Who writes, and in which form container IDs stand in a status.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Author<'a> {
-    /// Name of the node: the executor of its claims, whichever process of it writes.
-    pub(crate) node: &'a str,
+    /// The executor of its claims, whichever process of it writes.
+    pub(crate) executor: &'a str,
     /// The runtime's name, the scheme of container IDs.
     pub(crate) runtime: &'a str,
 }
@@ -34,7 +34,7 @@ impl Author<'_> {
             .unwrap_or(id)
     }
 
-    /// What the object says to this node.
+    /// What the object says to this executor.
     pub(crate) fn view(&self, object: &PodNotification, handlers: &Handlers) -> View {
         let unset = PodNotificationStatus::default();
         let status = object.status.as_ref().unwrap_or(&unset);
@@ -43,7 +43,7 @@ impl Author<'_> {
             return View::Final;
         }
         match status.executor.as_deref() {
-            Some(executor) if executor != self.node => View::Foreign,
+            Some(executor) if executor != self.executor => View::Foreign,
             executor => {
                 let ours = executor.is_some();
                 if object.metadata.deletion_timestamp.is_some() {
@@ -68,7 +68,7 @@ impl Author<'_> {
                         .container_id
                         .as_deref()
                         .map(|id| self.plain_id(id).to_owned());
-                    let mut entry = Entry::planned(id, handlers.traceable(&container.name));
+                    let mut entry = handlers.planned(&container.name, id);
                     let attempts = container.attempts.and_then(|n| u32::try_from(n).ok());
                     entry.attempt = attempts.unwrap_or(1).max(1);
                     (container.name.clone(), entry)
@@ -86,11 +86,7 @@ impl Author<'_> {
     ) -> PodNotificationStatus {
         PodNotificationStatus {
             state: State::New,
-            executor: Some(self.node.to_owned()),
-            node_name: before
-                .node_name
-                .clone()
-                .or_else(|| Some(self.node.to_owned())),
+            executor: Some(self.executor.to_owned()),
             pod_uid: before
                 .pod_uid
                 .clone()
@@ -127,17 +123,13 @@ impl Author<'_> {
             } else {
                 State::Failed
             },
-            node_name: before
-                .node_name
-                .clone()
-                .or_else(|| Some(self.node.to_owned())),
             complete_time: Some(Time(now)),
             error,
             ..before.clone()
         };
         match conclusion {
             Conclusion::Ran(record) => {
-                status.executor = Some(self.node.to_owned());
+                status.executor = Some(self.executor.to_owned());
                 status.pod_uid = before
                     .pod_uid
                     .clone()
@@ -205,10 +197,14 @@ impl Author<'_> {
     }
 }
 
-/// 0 is worth saying of an exec that succeeded; a signal has no exit code.
+/// 0 is worth saying of an exec that succeeded, whatever its probe said; a signal has no exit code.
 fn exit_code(verdict: Option<&Verdict>, entry: &Entry, signal: Option<Signal>) -> Option<i32> {
     match verdict? {
-        Verdict::Succeeded if entry.traceable && signal.is_none() => Some(0),
+        Verdict::Succeeded | Verdict::ProbeTimedOut { .. }
+            if entry.traceable && signal.is_none() =>
+        {
+            Some(0)
+        }
         other => other.exit_code(),
     }
 }

@@ -8,7 +8,7 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use serde_json::{Value, json};
 use tracing::{debug, warn};
 
-use crate::context::Context;
+use crate::context::Host;
 
 /// What became of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,7 @@ fn outcome<T>(result: Result<T, Error>, gone: &[u16], what: &str, pod: &Pod) -> 
 }
 
 /// Writes the status of exactly this pod, not of a successor of its name.
-pub(crate) async fn status(context: Arc<Context>, pod: Arc<Pod>, status: PodStatus) -> Reported {
+pub(crate) async fn status(context: Arc<Host>, pod: Arc<Pod>, status: PodStatus) -> Reported {
     let api: Api<Pod> = Api::namespaced(context.client.clone(), pod.namespace());
     let patch = match patch(&pod, &status) {
         Ok(patch) => patch,
@@ -67,7 +67,7 @@ fn patch(pod: &Pod, status: &PodStatus) -> Result<Value, serde_json::Error> {
 }
 
 /// Removes the object of a pod whose containers have ended.
-pub(crate) async fn delete(context: Arc<Context>, pod: Arc<Pod>) -> Reported {
+pub(crate) async fn delete(context: Arc<Host>, pod: Arc<Pod>) -> Reported {
     let api: Api<Pod> = Api::namespaced(context.client.clone(), pod.namespace());
     let params = DeleteParams {
         grace_period_seconds: Some(0),

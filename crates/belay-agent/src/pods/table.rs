@@ -21,6 +21,8 @@ pub(crate) struct ContainerView {
 #[derive(Debug, Clone)]
 pub(crate) struct PodView {
     pub(crate) pod: Arc<Pod>,
+    /// Where its containers are reached; the node's own for a pod on the host's network.
+    pub(crate) address: String,
     pub(crate) containers: BTreeMap<String, ContainerView>,
 }
 

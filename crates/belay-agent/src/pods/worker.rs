@@ -36,7 +36,7 @@ use super::stop::Stopped;
 use super::tracked::{FailedStart, Instance, Tracked};
 use super::waiting::Waiting;
 use super::{config, plan};
-use crate::context::Context;
+use crate::context::Host;
 
 /// The pod as the API tells it.
 #[derive(Debug, Clone)]
@@ -81,7 +81,7 @@ struct Ending {
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 
 pub(crate) struct Worker {
-    context: Arc<Context>,
+    context: Arc<Host>,
     uid: String,
     desired: watch::Receiver<Desired>,
     tracked: BTreeMap<String, Tracked>,
@@ -104,7 +104,7 @@ pub(crate) struct Worker {
 
 impl Worker {
     pub(crate) fn new(
-        context: Arc<Context>,
+        context: Arc<Host>,
         desired: watch::Receiver<Desired>,
         adopted: Vec<ContainerState>,
     ) -> Self {

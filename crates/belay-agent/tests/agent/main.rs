@@ -5,6 +5,8 @@
 // `json!` literals read better without a borrow.
 #![allow(clippy::needless_pass_by_value)]
 
+mod companion;
 mod notifications;
 mod pods;
+mod probes;
 mod rig;

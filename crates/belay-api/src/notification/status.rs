@@ -3,10 +3,13 @@
 // `KubeSchema` repeats the struct inside a function, where `pub` reaches nobody.
 #![allow(unreachable_pub)]
 
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::reasons;
 
 /// The current state of a PodNotification.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -71,6 +74,54 @@ pub struct PodNotificationStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub executor: Option<String>,
+}
+
+/// What a notification comes to before anybody acts on it.
+impl PodNotificationStatus {
+    /// It is for the agent of this node, and for this pod.
+    #[must_use]
+    pub fn assigned(node: impl Into<String>, pod_uid: impl Into<String>) -> Self {
+        Self {
+            node_name: Some(node.into()),
+            pod_uid: Some(pod_uid.into()),
+            ..Self::default()
+        }
+    }
+
+    /// It failed at once; nothing was run.
+    #[must_use]
+    pub fn refused(type_: ErrorType, message: String, now: Timestamp) -> Self {
+        Self {
+            state: State::Failed,
+            start_time: Some(Time(now)),
+            complete_time: Some(Time(now)),
+            error: Some(PodNotificationError {
+                type_,
+                message,
+                timestamp: Time(now),
+            }),
+            ..Self::default()
+        }
+    }
+
+    /// It succeeded at once: no container of the pod declares the notifier.
+    #[must_use]
+    pub fn nothing_declared(message: String, now: Timestamp) -> Self {
+        Self {
+            state: State::Succeeded,
+            start_time: Some(Time(now)),
+            complete_time: Some(Time(now)),
+            conditions: vec![Condition {
+                type_: reasons::NOTIFIER_FOUND.to_owned(),
+                status: "False".to_owned(),
+                reason: reasons::NOT_DECLARED.to_owned(),
+                message,
+                last_transition_time: Time(now),
+                observed_generation: None,
+            }],
+            ..Self::default()
+        }
+    }
 }
 
 /// The stage a notification is in.

@@ -52,6 +52,14 @@ impl Container {
         self.restart_policy == Some(RestartPolicy::Always)
     }
 
+    /// The number of the port that the container declares under this name.
+    #[must_use]
+    pub fn port_named(&self, name: &str) -> Option<u16> {
+        let ports = self.other.get("ports")?.as_array()?;
+        let port = ports.iter().find(|port| port["name"] == name)?;
+        u16::try_from(port["containerPort"].as_u64()?).ok()
+    }
+
     /// The stop signal the spec asks for, from whichever of its two places it was given in.
     #[must_use]
     pub fn declared_stop_signal(&self) -> Option<Signal> {
@@ -164,4 +172,22 @@ pub struct SleepAction {
     pub seconds: i64,
     #[serde(flatten)]
     pub other: Map<String, Value>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_port_is_found_by_its_name() {
+        let container: Container = serde_json::from_value(json!({
+            "name": "c",
+            "ports": [{"containerPort": 80}, {"name": "web", "containerPort": 8080}],
+        }))
+        .unwrap();
+        assert_eq!(container.port_named("web"), Some(8080));
+        assert_eq!(container.port_named("admin"), None);
+        assert_eq!(Container::default().port_named("web"), None);
+    }
 }

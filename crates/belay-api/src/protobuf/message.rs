@@ -38,6 +38,8 @@ pub(super) enum Item {
     MicroTime,
     /// JSON inside of protobuf: which fields a manager owns.
     FieldsV1,
+    /// A message that holds nothing but a list of strings, which is a list in JSON.
+    Strings,
     Message(&'static Message),
 }
 
@@ -104,6 +106,7 @@ macro_rules! item {
     (Time) => { Item::Time };
     (MicroTime) => { Item::MicroTime };
     (FieldsV1) => { Item::FieldsV1 };
+    (Strings) => { Item::Strings };
     ($message:ident) => { Item::Message(&$message) };
 }
 

@@ -19,6 +19,16 @@ pub(super) fn of(kind: &str) -> Option<&'static Message> {
         "ConfigMap" => &ConfigMap,
         "Binding" => &Binding,
         "Lease" => &Lease,
+        "Role" => &Role,
+        "ClusterRole" => &ClusterRole,
+        "RoleBinding" => &RoleBinding,
+        // The same message in another scope.
+        "ClusterRoleBinding" => &RoleBinding,
+        "SelfSubjectReview" => &SelfSubjectReview,
+        "SelfSubjectAccessReview" => &SelfSubjectAccessReview,
+        "SelfSubjectRulesReview" => &SelfSubjectRulesReview,
+        "SubjectAccessReview" => &SubjectAccessReview,
+        "LocalSubjectAccessReview" => &SubjectAccessReview,
         "DeleteOptions" => &DeleteOptions,
         _ => return None,
     })
@@ -37,6 +47,22 @@ messages! {
     ConfigMap { 1 metadata ObjectMeta, 2 data {string}, 3 binaryData {bytes}, 4 immutable Bool }
     Binding { 1 metadata ObjectMeta, 2 target ObjectReference }
     Lease { 1 metadata ObjectMeta, 2 spec LeaseSpec }
+    Role { 1 metadata ObjectMeta, 2 rules [PolicyRule] }
+    ClusterRole {
+        1 metadata ObjectMeta, 2 rules [PolicyRule], 3 aggregationRule AggregationRule,
+    }
+    RoleBinding { 1 metadata ObjectMeta, 2 subjects [Subject], 3 roleRef RoleRef }
+    SelfSubjectReview { 1 metadata ObjectMeta, 2 status SelfSubjectReviewStatus }
+    SelfSubjectAccessReview {
+        1 metadata ObjectMeta, 2 spec SelfSubjectAccessReviewSpec,
+        3 status SubjectAccessReviewStatus,
+    }
+    SelfSubjectRulesReview {
+        1 metadata ObjectMeta, 2 spec SelfSubjectRulesReviewSpec, 3 status SubjectRulesReviewStatus,
+    }
+    SubjectAccessReview {
+        1 metadata ObjectMeta, 2 spec SubjectAccessReviewSpec, 3 status SubjectAccessReviewStatus,
+    }
     DeleteOptions {
         1 gracePeriodSeconds Int64, 2 preconditions Preconditions, 3 orphanDependents Bool,
         4 propagationPolicy String, 5 dryRun [string],
@@ -48,6 +74,7 @@ messages! {
     Affinity {
         1 nodeAffinity NodeAffinity, 2 podAffinity PodAffinity, 3 podAntiAffinity PodAntiAffinity,
     }
+    AggregationRule { 1 clusterRoleSelectors [LabelSelector] }
     AppArmorProfile { 1 type String, 2 localhostProfile String }
     AttachedVolume { 1 name String, 2 devicePath String }
     AzureDiskVolumeSource {
@@ -156,6 +183,8 @@ messages! {
     FCVolumeSource {
         1 targetWWNs [string], 2 lun Int32, 3 fsType string, 4 readOnly bool, 5 wwids [string],
     }
+    FieldSelectorAttributes { 1 rawSelector string, 2 requirements [FieldSelectorRequirement] }
+    FieldSelectorRequirement { 1 key String, 2 operator String, 3 values [string] }
     FileKeySelector { 1 volumeName String, 2 path String, 3 key String, 4 optional Bool }
     FlexVolumeSource {
         1 driver String, 2 fsType string, 3 secretRef LocalObjectReference, 4 readOnly bool,
@@ -185,6 +214,7 @@ messages! {
     ImageVolumeStatus { 1 imageRef string }
     KeyToPath { 1 key String, 2 path String, 3 mode Int32 }
     LabelSelector { 1 matchLabels {string}, 2 matchExpressions [LabelSelectorRequirement] }
+    LabelSelectorAttributes { 1 rawSelector string, 2 requirements [LabelSelectorRequirement] }
     LabelSelectorRequirement { 1 key String, 2 operator String, 3 values [string] }
     LeaseSpec {
         1 holderIdentity String, 2 leaseDurationSeconds Int32, 3 acquireTime MicroTime,
@@ -254,6 +284,8 @@ messages! {
         8 kubeProxyVersion String, 9 operatingSystem String, 10 architecture String,
         11 swap NodeSwapStatus,
     }
+    NonResourceAttributes { 1 path string, 2 verb string }
+    NonResourceRule { 1 verbs [string], 2 nonResourceURLs [string] }
     ObjectFieldSelector { 1 apiVersion string, 2 fieldPath String }
     ObjectMeta {
         1 name string, 2 generateName string, 3 namespace string, 4 selfLink string, 5 uid string,
@@ -349,6 +381,10 @@ messages! {
         19 allocatedResources {Quantity}, 20 resources ResourceRequirements,
         21 nodeAllocatableResourceClaimStatuses [NodeAllocatableResourceClaimStatus],
     }
+    PolicyRule {
+        1 verbs [string], 2 apiGroups [string], 3 resources [string], 4 resourceNames [string],
+        5 nonResourceURLs [string],
+    }
     PortworxVolumeSource { 1 volumeID String, 2 fsType string, 3 readOnly bool }
     Preconditions { 1 uid String, 2 resourceVersion String }
     PreferredSchedulingTerm { 1 weight Int32, 2 preference NodeSelectorTerm }
@@ -369,11 +405,20 @@ messages! {
         1 monitors [string], 2 image String, 3 fsType string, 4 pool string, 5 user string,
         6 keyring string, 7 secretRef LocalObjectReference, 8 readOnly bool,
     }
+    ResourceAttributes {
+        1 namespace string, 2 verb string, 3 group string, 4 version string, 5 resource string,
+        6 subresource string, 7 name string, 8 fieldSelector FieldSelectorAttributes,
+        9 labelSelector LabelSelectorAttributes,
+    }
     ResourceClaim { 1 name String, 2 request string }
     ResourceFieldSelector { 1 containerName string, 2 resource String, 3 divisor Quantity }
     ResourceHealth { 1 resourceID String, 2 health string, 6 message String }
     ResourceRequirements { 1 limits {Quantity}, 2 requests {Quantity}, 3 claims [ResourceClaim] }
+    ResourceRule {
+        1 verbs [string], 2 apiGroups [string], 3 resources [string], 4 resourceNames [string],
+    }
     ResourceStatus { 1 name String, 2 resources [ResourceHealth] }
+    RoleRef { 1 apiGroup String, 2 kind String, 3 name String }
     SELinuxOptions { 1 user string, 2 role string, 3 type string, 4 level string }
     ScaleIOVolumeSource {
         1 gateway String, 2 system String, 3 secretRef LocalObjectReference, 4 sslEnabled bool,
@@ -394,11 +439,28 @@ messages! {
         10 windowsOptions WindowsSecurityContextOptions, 11 seccompProfile SeccompProfile,
         12 appArmorProfile AppArmorProfile,
     }
+    SelfSubjectAccessReviewSpec {
+        1 resourceAttributes ResourceAttributes, 2 nonResourceAttributes NonResourceAttributes,
+    }
+    SelfSubjectReviewStatus { 1 userInfo UserInfo }
+    SelfSubjectRulesReviewSpec { 1 namespace string }
     ServiceAccountTokenProjection { 1 audience string, 2 expirationSeconds Int64, 3 path String }
     SleepAction { 1 seconds Int64 }
     StorageOSVolumeSource {
         1 volumeName string, 2 volumeNamespace string, 3 fsType string, 4 readOnly bool,
         5 secretRef LocalObjectReference,
+    }
+    Subject { 1 kind String, 2 apiGroup string, 3 name String, 4 namespace string }
+    SubjectAccessReviewSpec {
+        1 resourceAttributes ResourceAttributes, 2 nonResourceAttributes NonResourceAttributes,
+        3 user string, 4 groups [string], 5 extra {Strings}, 6 uid string,
+    }
+    SubjectAccessReviewStatus {
+        1 allowed Bool, 2 reason string, 3 evaluationError string, 4 denied bool,
+    }
+    SubjectRulesReviewStatus {
+        1 resourceRules [ResourceRule], 2 nonResourceRules [NonResourceRule], 3 incomplete Bool,
+        4 evaluationError string,
     }
     Sysctl { 1 name String, 2 value String }
     TCPSocketAction { 1 port IntOrString, 2 host string }
@@ -413,6 +475,7 @@ messages! {
     }
     TypedLocalObjectReference { 1 apiGroup String, 2 kind String, 3 name String }
     TypedObjectReference { 1 apiGroup String, 2 kind String, 3 name String, 4 namespace String }
+    UserInfo { 1 username string, 2 uid string, 3 groups [string], 4 extra {Strings} }
     Volume { 1 name String, 2 _ VolumeSource }
     VolumeDevice { 1 name String, 2 devicePath String }
     VolumeMount {

@@ -199,6 +199,7 @@ fn single(item: &Item, payload: Payload<'_>, depth: usize) -> Result<Value, Brok
         Item::Time => time(payload.bytes()?, false)?,
         Item::MicroTime => time(payload.bytes()?, true)?,
         Item::FieldsV1 => field_set(payload.bytes()?)?,
+        Item::Strings => strings(payload.bytes()?)?,
         Item::Message(message) => {
             let mut object = Map::new();
             fill_at(&mut object, message, payload.bytes()?, depth + 1)?;
@@ -283,6 +284,17 @@ fn field_set(bytes: &[u8]) -> Result<Value, Fault> {
         return Ok(Value::Null);
     }
     serde_json::from_slice(raw).map_err(|_| Fault::FieldSet)
+}
+
+fn strings(bytes: &[u8]) -> Result<Value, Fault> {
+    let mut list = Vec::new();
+    let mut fields = Wire::new(bytes);
+    while let Some((number, payload)) = fields.next()? {
+        if number == 1 {
+            list.push(payload.text()?.into());
+        }
+    }
+    Ok(Value::Array(list))
 }
 
 #[cfg(test)]

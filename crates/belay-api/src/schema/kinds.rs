@@ -1,8 +1,13 @@
 //! The kinds that have a schema. Adding a built-in kind is one line; custom kinds come from the
 //! CRDs of this crate by themselves.
 
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use k8s_openapi::api::authorization::v1::{
+    LocalSubjectAccessReview, SelfSubjectAccessReview, SelfSubjectRulesReview, SubjectAccessReview,
+};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Binding, ConfigMap, Event, Namespace, Node, Pod};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Status};
 use schemars::{JsonSchema, SchemaGenerator};
@@ -31,6 +36,8 @@ impl Kind {
 
 pub(super) fn all() -> Vec<Kind> {
     let core = "";
+    let rbac = crate::rbac::GROUP;
+    let (authentication, authorization) = ("authentication.k8s.io", "authorization.k8s.io");
     let mut kinds = vec![
         built_in::<Pod>("Pod", core),
         built_in::<Node>("Node", core),
@@ -39,6 +46,15 @@ pub(super) fn all() -> Vec<Kind> {
         built_in::<ConfigMap>("ConfigMap", core),
         built_in::<Binding>("Binding", core),
         built_in::<Lease>("Lease", "coordination.k8s.io"),
+        built_in::<Role>("Role", rbac),
+        built_in::<ClusterRole>("ClusterRole", rbac),
+        built_in::<RoleBinding>("RoleBinding", rbac),
+        built_in::<ClusterRoleBinding>("ClusterRoleBinding", rbac),
+        built_in::<SelfSubjectReview>("SelfSubjectReview", authentication),
+        built_in::<SelfSubjectAccessReview>("SelfSubjectAccessReview", authorization),
+        built_in::<SelfSubjectRulesReview>("SelfSubjectRulesReview", authorization),
+        built_in::<SubjectAccessReview>("SubjectAccessReview", authorization),
+        built_in::<LocalSubjectAccessReview>("LocalSubjectAccessReview", authorization),
         built_in::<DeleteOptions>("DeleteOptions", core),
         built_in::<Status>("Status", core),
     ];

@@ -9,9 +9,9 @@ use jiff::{SignedDuration, Timestamp};
 /// of the server and the agents, all of which refuse to start anything after the plain deadline.
 pub const MARGIN: Duration = Duration::from_secs(2);
 
-/// How long a node may be silent before what it claimed is given up, as the stock control plane
-/// does for a node.
-pub const NODE_SILENCE: Duration = Duration::from_secs(40);
+/// How long an executor may be silent before what it claimed is given up, as the stock control
+/// plane does for a node.
+pub const SILENCE: Duration = Duration::from_secs(40);
 
 /// What the decision reads of a PodNotification.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,8 +26,8 @@ pub struct Facts {
 pub enum Progress {
     /// Nobody has written a claim.
     Unclaimed,
-    /// An executor on this node has.
-    Claimed { node: String },
+    /// This executor has.
+    Claimed { executor: String },
     /// It has its final state; `ttl` is how long it is to be kept after that.
     Finished {
         at: Option<Timestamp>,
@@ -45,25 +45,39 @@ pub enum Verdict {
     /// It ends as `Expired`: nothing ran and nothing will.
     Expire,
     /// It ends as `Interrupted`: it may have run.
-    Interrupt { node: String },
+    Interrupt { executor: String },
     /// It has been kept as long as it asked to be.
     Collect,
 }
 
-/// Decides. `silence` is how long ago the claiming node's lease was last seen renewed, by a clock
-/// that stands still while the machine sleeps: a laptop that wakes up must not find its own agent
-/// lost. It is read only where a node has claimed.
+impl Verdict {
+    /// One word for metrics.
+    pub(crate) fn label(&self) -> &'static str {
+        match self {
+            Verdict::Leave | Verdict::LookAgain { .. } => "Left",
+            Verdict::Expire => "Expired",
+            Verdict::Interrupt { .. } => "Interrupted",
+            Verdict::Collect => "Collected",
+        }
+    }
+}
+
+/// Decides. `silence` is how long ago the claiming executor's lease was last seen renewed, by a
+/// clock that stands still while the machine sleeps: a laptop that wakes up must not find its own
+/// agent lost. It is read only where somebody has claimed.
 pub fn decide(facts: &Facts, silence: Duration, now: Timestamp) -> Verdict {
     match &facts.progress {
         Progress::Unclaimed => match until_over(facts, now) {
             Some(after) => Verdict::LookAgain { after },
             None => Verdict::Expire,
         },
-        Progress::Claimed { node } => {
+        Progress::Claimed { executor } => {
             let deadline = until_over(facts, now);
-            let lost = NODE_SILENCE.checked_sub(silence).filter(|d| !d.is_zero());
+            let lost = SILENCE.checked_sub(silence).filter(|d| !d.is_zero());
             match (deadline, lost) {
-                (None, None) => Verdict::Interrupt { node: node.clone() },
+                (None, None) => Verdict::Interrupt {
+                    executor: executor.clone(),
+                },
                 (deadline, lost) => Verdict::LookAgain {
                     after: deadline.max(lost).unwrap_or_default(),
                 },
@@ -117,11 +131,15 @@ mod tests {
     }
 
     fn claimed() -> Progress {
-        Progress::Claimed { node: "n".into() }
+        Progress::Claimed {
+            executor: "n".into(),
+        }
     }
 
     fn interrupt() -> Verdict {
-        Verdict::Interrupt { node: "n".into() }
+        Verdict::Interrupt {
+            executor: "n".into(),
+        }
     }
 
     fn look(seconds: u64) -> Verdict {
@@ -130,7 +148,7 @@ mod tests {
         }
     }
 
-    /// The whole table: progress, time since creation, silence of the node, verdict.
+    /// The whole table: progress, time since creation, silence of the executor, verdict.
     #[test]
     fn every_combination_has_its_verdict() {
         let table = [

@@ -14,6 +14,7 @@ use kube::ResourceExt as _;
 
 use super::decide::{Facts, Progress, Verdict};
 use super::tracker::Key;
+use crate::event;
 
 impl Facts {
     /// Facts that are due now, whatever the time: for an object that has to be read again.
@@ -65,9 +66,8 @@ pub(super) fn facts(object: &PodNotification) -> Option<Facts> {
                 .map(|seconds| Duration::from_secs(seconds.try_into().unwrap_or(0))),
         }
     } else if let Some(executor) = executor {
-        let node = status.and_then(|status| status.node_name.as_deref());
         Progress::Claimed {
-            node: node.unwrap_or(executor).to_owned(),
+            executor: executor.to_owned(),
         }
     } else {
         Progress::Unclaimed
@@ -98,9 +98,9 @@ pub(super) fn ended(
                     .unwrap_or("(none)"),
             ),
         ),
-        Verdict::Interrupt { node } => (
+        Verdict::Interrupt { executor } => (
             ErrorType::Interrupted,
-            format!("node {node:?} claimed it and is not heard of any more; it may have run"),
+            format!("{executor:?} claimed it and is not heard of any more; it may have run"),
         ),
         Verdict::Leave | Verdict::LookAgain { .. } | Verdict::Collect => return None,
     };
@@ -127,12 +127,8 @@ pub(super) fn ended(
 pub(super) fn event(object: &PodNotification, now: Timestamp) -> Option<Event> {
     let error = object.status.as_ref()?.error.as_ref()?;
     let message = format!("{}: {}", error.type_, error.message);
-    Some(crate::event::about(
-        object,
-        reasons::NOTIFICATION_FAILED,
-        message,
-        now,
-    ))
+    let reason = reasons::NOTIFICATION_FAILED;
+    Some(event::about(object, reason, "Expiring", message, now))
 }
 
 #[cfg(test)]
@@ -167,7 +163,9 @@ mod tests {
         );
         assert_eq!(
             progress(&json!({"state": "New", "nodeName": "n", "executor": "e"})),
-            Progress::Claimed { node: "n".into() }
+            Progress::Claimed {
+                executor: "e".into()
+            }
         );
     }
 
@@ -202,7 +200,9 @@ mod tests {
             ],
         }));
         let now = "2026-01-01T00:02:00Z".parse().unwrap();
-        let verdict = Verdict::Interrupt { node: "n".into() };
+        let verdict = Verdict::Interrupt {
+            executor: "n".into(),
+        };
         let ended = ended(&object, &verdict, now).unwrap();
         assert_eq!(ended.metadata.resource_version.as_deref(), Some("7"));
         let status = ended.status.as_ref().unwrap();

@@ -96,7 +96,7 @@ async fn what_nobody_claimed_in_time_is_ended_with_the_version_that_was_read() {
         claim_meanwhile: None,
     });
     let stop = CancellationToken::new();
-    let task = tokio::spawn(run(client, stop.clone()));
+    let task = tokio::spawn(run(Controllers::new(client), stop.clone()));
     let (method, path, body) = seen.recv().await.unwrap();
     assert_eq!(method, Method::PUT);
     assert_eq!(
@@ -123,7 +123,7 @@ async fn a_claim_that_lands_between_read_and_write_wins() {
         claim_meanwhile: Some(object(100, &spec, &claimed)),
     });
     let stop = CancellationToken::new();
-    let task = tokio::spawn(run(client, stop.clone()));
+    let task = tokio::spawn(run(Controllers::new(client), stop.clone()));
     seen.recv().await.unwrap();
     // Longer than the pause after which it looks again: it then finds the claim and waits for the
     // node, which has not been silent long enough.
@@ -144,7 +144,7 @@ async fn what_asked_to_be_collected_is_deleted_as_it_was_read() {
         claim_meanwhile: None,
     });
     let stop = CancellationToken::new();
-    let task = tokio::spawn(run(client, stop.clone()));
+    let task = tokio::spawn(run(Controllers::new(client), stop.clone()));
     let (method, path, body) = seen.recv().await.unwrap();
     assert_eq!(method, Method::DELETE);
     assert_eq!(

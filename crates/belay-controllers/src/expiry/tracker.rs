@@ -1,5 +1,13 @@
 //! Which PodNotification has to be looked at when. Pure bookkeeping: watch events and the time come
 //! in, due keys go out. Of a finished one without a time to live nothing is kept.
+//!
+//! # Who is heard of
+//!
+//! A claim names its executor, and the executor's own lease counts: the one of its name among the
+//! leases of Belay's roles (companion agents, the controller), and only if there never was one, the
+//! lease of the node of its name (an agent that is the node). A kubelet that goes on renewing its
+//! node's lease therefore does not keep the claim of a dead companion alive: the companion had a lease
+//! of its own before it claimed anything.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -46,26 +54,40 @@ struct Tracked {
     due: Instant,
 }
 
-/// Everything unfinished, the order in which it falls due, and when each node was last heard of.
+/// Whose lease was renewed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// A node's, in the namespace of node leases.
+    Node,
+    /// That of one of Belay's own roles.
+    Role,
+}
+
+/// A lease's newest renewal, and when it was seen.
+type Heartbeats = HashMap<String, (Option<String>, Instant)>;
+
+/// Everything unfinished, the order in which it falls due, and who was last heard of when.
 #[derive(Debug)]
 pub struct Tracker {
     tracked: HashMap<Key, Tracked>,
     queue: BTreeSet<(Instant, Key)>,
     listed: HashSet<Key>,
-    heartbeats: HashMap<String, (Option<String>, Instant)>,
-    /// A node that was never heard of is silent since then, not since for ever: a controller that
-    /// has just started knows nothing yet.
+    nodes: Heartbeats,
+    roles: Heartbeats,
+    /// Who was never heard of is silent since then, not since for ever: a controller that has just
+    /// started knows nothing yet.
     started: Instant,
 }
 
 impl Tracker {
-    /// An empty one; silence of unknown nodes is counted from `started`.
+    /// An empty one; silence of unknown executors is counted from `started`.
     pub fn new(started: Instant) -> Tracker {
         Tracker {
             tracked: HashMap::new(),
             queue: BTreeSet::new(),
             listed: HashSet::new(),
-            heartbeats: HashMap::new(),
+            nodes: HashMap::new(),
+            roles: HashMap::new(),
             started,
         }
     }
@@ -77,8 +99,11 @@ impl Tracker {
 
     /// A PodNotification as a re-list shows it.
     pub fn listed(&mut self, key: Key, facts: Facts, now: Now) {
-        self.listed.insert(key.clone());
-        self.applied(key, facts, now);
+        self.applied(key.clone(), facts, now);
+        // Finished ones may be many, and are not tracked.
+        if self.tracked.contains_key(&key) {
+            self.listed.insert(key);
+        }
     }
 
     /// A re-list is complete; what it did not show is gone.
@@ -113,15 +138,18 @@ impl Tracker {
         }
     }
 
-    /// A node's lease as it is now. It counts as a sign of life only when `renewed` differs from
-    /// what was seen before: the lease carries the node's clock, and only the change is trusted.
-    pub fn heartbeat(&mut self, node: &str, renewed: Option<String>, now: Now) {
-        match self.heartbeats.get_mut(node) {
+    /// A lease as it is now. It counts as a sign of life only when `renewed` differs from what was
+    /// seen before: the lease carries its holder's clock, and only the change is trusted.
+    pub fn heartbeat(&mut self, source: Source, name: &str, renewed: Option<String>, now: Now) {
+        let heartbeats = match source {
+            Source::Node => &mut self.nodes,
+            Source::Role => &mut self.roles,
+        };
+        match heartbeats.get_mut(name) {
             Some((seen, _)) if *seen == renewed => {}
             Some(entry) => *entry = (renewed, now.steady),
             None => {
-                self.heartbeats
-                    .insert(node.to_owned(), (renewed, now.steady));
+                heartbeats.insert(name.to_owned(), (renewed, now.steady));
             }
         }
     }
@@ -129,10 +157,11 @@ impl Tracker {
     /// What is to be done with an object of these facts.
     pub fn verdict(&self, facts: &Facts, now: Now) -> Verdict {
         let silence = match &facts.progress {
-            Progress::Claimed { node } => {
+            Progress::Claimed { executor } => {
                 let heard = self
-                    .heartbeats
-                    .get(node)
+                    .roles
+                    .get(executor)
+                    .or_else(|| self.nodes.get(executor))
                     .map_or(self.started, |(_, at)| *at);
                 now.steady.saturating_duration_since(heard)
             }
@@ -224,8 +253,10 @@ mod tests {
         }
     }
 
-    fn claimed(node: &str) -> Progress {
-        Progress::Claimed { node: node.into() }
+    fn claimed(executor: &str) -> Progress {
+        Progress::Claimed {
+            executor: executor.into(),
+        }
     }
 
     #[tokio::test]
@@ -265,7 +296,12 @@ mod tests {
         let mut tracker = Tracker::new(clock.0.steady);
         tracker.applied(key("a"), facts(&clock, 5, claimed("n")), clock.0);
         for second in (0..200).step_by(10) {
-            tracker.heartbeat("n", Some(second.to_string()), clock.after(second));
+            tracker.heartbeat(
+                Source::Node,
+                "n",
+                Some(second.to_string()),
+                clock.after(second),
+            );
             assert!(tracker.due(clock.after(second)).is_empty(), "{second}");
         }
         assert!(tracker.due(clock.after(229)).is_empty());
@@ -278,9 +314,61 @@ mod tests {
         let mut tracker = Tracker::new(clock.0.steady);
         tracker.applied(key("a"), facts(&clock, 5, claimed("n")), clock.0);
         for second in (0..40).step_by(10) {
-            tracker.heartbeat("n", Some("then".into()), clock.after(second));
+            tracker.heartbeat(Source::Node, "n", Some("then".into()), clock.after(second));
         }
         assert_eq!(tracker.due(clock.after(40)), [key("a")]);
+    }
+
+    #[tokio::test]
+    async fn a_kubelet_that_renews_its_node_s_lease_does_not_keep_a_dead_companion_s_claims() {
+        let clock = Clock::start();
+        let mut tracker = Tracker::new(clock.0.steady);
+        tracker.applied(key("a"), facts(&clock, 5, claimed("n")), clock.0);
+        tracker.heartbeat(Source::Role, "n", Some("once".into()), clock.0);
+        for second in (0..40).step_by(10) {
+            tracker.heartbeat(
+                Source::Node,
+                "n",
+                Some(second.to_string()),
+                clock.after(second),
+            );
+            assert!(tracker.due(clock.after(second)).is_empty(), "{second}");
+        }
+        assert_eq!(tracker.due(clock.after(40)), [key("a")]);
+    }
+
+    #[tokio::test]
+    async fn a_controller_that_claims_is_heard_of_by_its_own_lease_not_by_the_pod_s_node() {
+        let clock = Clock::start();
+        let mut tracker = Tracker::new(clock.0.steady);
+        let name = belay_api::CONTROLLER;
+        tracker.applied(key("a"), facts(&clock, 5, claimed(name)), clock.0);
+        for second in (0..100).step_by(10) {
+            tracker.heartbeat(
+                Source::Role,
+                name,
+                Some(second.to_string()),
+                clock.after(second),
+            );
+            assert!(tracker.due(clock.after(second)).is_empty(), "{second}");
+        }
+        assert_eq!(tracker.due(clock.after(130)), [key("a")]);
+    }
+
+    #[tokio::test]
+    async fn of_finished_ones_nothing_is_kept_also_while_they_are_listed() {
+        let clock = Clock::start();
+        let mut tracker = Tracker::new(clock.0.steady);
+        tracker.listing();
+        for n in 0..1000 {
+            let finished = Progress::Finished {
+                at: Some(clock.0.wall),
+                ttl: None,
+            };
+            tracker.listed(key(&n.to_string()), facts(&clock, 5, finished), clock.0);
+        }
+        assert!(tracker.listed.is_empty() && tracker.tracked.is_empty());
+        assert!(tracker.queue.is_empty());
     }
 
     #[tokio::test]

@@ -401,6 +401,7 @@ impl Ledger {
                     let event = crate::event::about(
                         &active.object,
                         reasons::FAILED_CREATE,
+                        "Notifying",
                         message,
                         Timestamp::now(),
                     );
@@ -639,5 +640,5 @@ fn ending(object: &Notification) -> Event {
             format!("{} pods were notified", status.succeeded_count),
         ),
     };
-    crate::event::about(object, reason, message, Timestamp::now())
+    crate::event::about(object, reason, "Notifying", message, Timestamp::now())
 }

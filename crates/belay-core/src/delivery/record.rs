@@ -53,6 +53,9 @@ pub struct Entry {
     pub container_id: Option<String>,
     /// Whether the runtime remembers attempts of this action (an exec, not a signal).
     pub traceable: bool,
+    /// Whether a probe decides after the handler, so that the handler's success is not the whole.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub probed: bool,
     /// Number of the newest attempt, from 1.
     pub attempt: u32,
     /// What it came to, once known.
@@ -66,6 +69,7 @@ impl Entry {
         Entry {
             container_id,
             traceable,
+            probed: false,
             attempt: 1,
             outcome: None,
         }

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "verdict", rename_all = "camelCase")]
 pub enum Verdict {
-    /// The handler ended with 0, or the signal was delivered.
+    /// The handler ended with 0, or the signal was delivered; and the probe, if there is one,
+    /// succeeded.
     Succeeded,
     /// The handler ended with another exit code.
     Exited {
@@ -24,6 +25,18 @@ pub enum Verdict {
         seconds: u64,
         /// What could not be killed, as "pid (name)".
         survivors: Vec<String>,
+    },
+    /// The handler outlived its timeout where nothing can kill it.
+    LeftRunning {
+        /// The timeout, in seconds.
+        seconds: u64,
+    },
+    /// The handler did what it should, and its probe did not succeed within the timeout.
+    ProbeTimedOut {
+        /// The timeout, in seconds.
+        seconds: u64,
+        /// What the last try said; `None` when there was none.
+        last: Option<String>,
     },
     /// The handler could not be started: no such command, not executable.
     StartFailed {
@@ -55,6 +68,11 @@ pub enum Verdict {
         /// What failed.
         message: String,
     },
+    /// It may not be run: what the pod declares now is not what it was created with.
+    Forbidden {
+        /// Why.
+        message: String,
+    },
 }
 
 impl Verdict {
@@ -70,7 +88,9 @@ impl Verdict {
             Verdict::Exited { .. } | Verdict::Signaled { .. } | Verdict::StartFailed { .. } => {
                 Some("HandlerFailed")
             }
-            Verdict::TimedOut { .. } => Some("HandlerTimeout"),
+            Verdict::TimedOut { .. }
+            | Verdict::LeftRunning { .. }
+            | Verdict::ProbeTimedOut { .. } => Some("HandlerTimeout"),
             Verdict::PodNotFound => Some("PodNotFound"),
             Verdict::PodTerminating => Some("PodTerminating"),
             Verdict::ContainerNotRunning => Some("ContainerNotRunning"),
@@ -79,6 +99,7 @@ impl Verdict {
             Verdict::Interrupted => Some("Interrupted"),
             Verdict::Cancelled { .. } => Some("Cancelled"),
             Verdict::Runtime { .. } => Some("RuntimeError"),
+            Verdict::Forbidden { .. } => Some("Forbidden"),
         }
     }
 
@@ -94,6 +115,8 @@ impl Verdict {
             Verdict::Succeeded
             | Verdict::Signaled { .. }
             | Verdict::TimedOut { .. }
+            | Verdict::LeftRunning { .. }
+            | Verdict::ProbeTimedOut { .. }
             | Verdict::StartFailed { .. }
             | Verdict::PodNotFound
             | Verdict::PodTerminating
@@ -102,7 +125,8 @@ impl Verdict {
             | Verdict::Expired
             | Verdict::Interrupted
             | Verdict::Cancelled { .. }
-            | Verdict::Runtime { .. } => None,
+            | Verdict::Runtime { .. }
+            | Verdict::Forbidden { .. } => None,
         }
     }
 
@@ -113,6 +137,8 @@ impl Verdict {
             Verdict::Succeeded
             | Verdict::Exited { .. }
             | Verdict::TimedOut { .. }
+            | Verdict::LeftRunning { .. }
+            | Verdict::ProbeTimedOut { .. }
             | Verdict::StartFailed { .. }
             | Verdict::PodNotFound
             | Verdict::PodTerminating
@@ -121,7 +147,8 @@ impl Verdict {
             | Verdict::Expired
             | Verdict::Interrupted
             | Verdict::Cancelled { .. }
-            | Verdict::Runtime { .. } => None,
+            | Verdict::Runtime { .. }
+            | Verdict::Forbidden { .. } => None,
         }
     }
 
@@ -135,6 +162,19 @@ impl Verdict {
                 format!("the handler ran longer than its timeout of {seconds} s and was killed"),
                 survivors,
             ),
+            Verdict::LeftRunning { seconds } => format!(
+                "the handler ran longer than its timeout of {seconds} s; it could not be killed and may \
+                 still be running"
+            ),
+            Verdict::ProbeTimedOut { seconds, last } => match last {
+                Some(last) => {
+                    format!("the probe did not succeed within {seconds} s; last: {last}")
+                }
+                None => format!(
+                    "the probe did not succeed within {seconds} s; it was never tried, because its \
+                     initial delay is longer than what the handler left of the time"
+                ),
+            },
             Verdict::StartFailed { message } => {
                 format!("the handler could not be started: {message}")
             }
@@ -154,7 +194,7 @@ impl Verdict {
             Verdict::Cancelled { survivors } => {
                 with_survivors("the notification was deleted".to_owned(), survivors)
             }
-            Verdict::Runtime { message } => message.clone(),
+            Verdict::Runtime { message } | Verdict::Forbidden { message } => message.clone(),
         }
     }
 }
@@ -180,6 +220,11 @@ mod tests {
                 seconds: 1,
                 survivors: vec![],
             },
+            Verdict::LeftRunning { seconds: 1 },
+            Verdict::ProbeTimedOut {
+                seconds: 1,
+                last: None,
+            },
             Verdict::StartFailed {
                 message: "no such file".into(),
             },
@@ -196,6 +241,9 @@ mod tests {
             Verdict::Runtime {
                 message: "journal is full".into(),
             },
+            Verdict::Forbidden {
+                message: "the annotation was changed".into(),
+            },
         ];
         for verdict in all {
             assert!(!verdict.succeeded(), "{verdict:?}");
@@ -207,6 +255,19 @@ mod tests {
             );
         }
         assert_eq!(Verdict::Succeeded.error_type(), None);
+    }
+
+    #[test]
+    fn a_probe_that_timed_out_is_a_timeout_that_tells_what_it_said_last() {
+        let verdict = Verdict::ProbeTimedOut {
+            seconds: 5,
+            last: Some("HTTP 503".into()),
+        };
+        assert_eq!(verdict.error_type(), Some("HandlerTimeout"));
+        assert_eq!(
+            verdict.message(),
+            "the probe did not succeed within 5 s; last: HTTP 503"
+        );
     }
 
     #[test]

@@ -6,18 +6,20 @@ use std::time::Duration;
 use async_trait::async_trait;
 use belay_action::{
     AttemptId, Capabilities, Disposition, ExecRequest, Found, Incarnation, Outcome, Report,
-    Running, Target, TargetError, output_text,
+    Running, Target, TargetError,
 };
 use belay_api::signal::Signal;
-use belay_shim::instance::{Durable, Ending, Exit, StartError, StartFailure, Started};
+use belay_shim::instance::{Durable, StartError, StartFailure, Started};
 use tokio::time::{Instant, sleep};
 
 use super::container::{Container, exec_spec};
 use super::launch::{self, Created};
 use super::standing::Standing;
 use super::talk::{Link, Talk, Told};
-use super::{COMING, Shared, blocking, identity, timestamp};
-use crate::RuntimeError;
+use super::{COMING, Shared};
+use crate::blocking::blocking;
+use crate::report::{Ended, failed, report, start_report};
+use crate::{RuntimeError, identity};
 
 pub(crate) struct ProcessTarget {
     shared: Arc<Shared>,
@@ -313,57 +315,6 @@ impl Running for ProcessRunning {
         if self.ended.is_none() {
             self.talk.ask_to_kill().await;
         }
-    }
-}
-
-/// An attempt that was over as soon as it began.
-struct Ended(Report);
-
-#[async_trait]
-impl Running for Ended {
-    async fn wait(&mut self) -> Result<Report, TargetError> {
-        Ok(self.0.clone())
-    }
-
-    async fn cancel(&mut self) {}
-}
-
-/// The report of an exec's end; `None` when nobody saw it.
-fn report(exit: &Exit) -> Option<Report> {
-    let outcome = match exit.ending {
-        Ending::Exited(0) => Outcome::Succeeded,
-        Ending::Exited(code) => Outcome::Exited { code },
-        Ending::Signaled(signal) => Outcome::Signaled { signal },
-        Ending::TimedOut => Outcome::TimedOut,
-        Ending::Cancelled => Outcome::Cancelled,
-        Ending::Unknown => return None,
-    };
-    Some(Report {
-        outcome,
-        output: output_text(&exit.output, exit.output_cut),
-        survivors: exit.survivors.clone(),
-        started: timestamp(exit.started),
-        finished: timestamp(exit.finished),
-    })
-}
-
-fn start_report(error: &StartError) -> Report {
-    let at = timestamp(error.at);
-    Report::new(
-        Outcome::StartFailed {
-            message: error.message.clone(),
-        },
-        at,
-        at,
-    )
-}
-
-fn failed(
-    what: &'static str,
-) -> impl FnOnce(Box<dyn std::error::Error + Send + Sync>) -> TargetError {
-    move |source| TargetError::Runtime {
-        what: what.to_owned(),
-        source,
     }
 }
 

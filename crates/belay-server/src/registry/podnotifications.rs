@@ -4,13 +4,14 @@ use belay_api::GROUP;
 use belay_api::VERSION;
 use belay_api::gates::Feature;
 use belay_api::metadata::NameRule;
+use belay_api::notification::{ErrorType, PodNotificationStatus};
 use belay_api::pod::Pod;
 use belay_api::rules::Rules;
 use belay_core::resolve::{PodFacts, Resolution, resolve};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{Column, Kind, Remark, Strategy, World, age, column, or_none, text};
-use crate::object::{meta_str, seconds};
+use crate::object::meta_str;
 
 pub(super) static POD_NOTIFICATIONS: Kind = Kind {
     group: GROUP,
@@ -23,7 +24,10 @@ pub(super) static POD_NOTIFICATIONS: Kind = Kind {
     namespaced: true,
     name_rule: NameRule::DnsSubdomain,
     subresources: &["status"],
-    fields: &[("status.nodeName", "/status/nodeName")],
+    fields: &[
+        ("status.nodeName", "/status/nodeName"),
+        ("status.state", "/status/state"),
+    ],
     columns: &[
         Column {
             name: "Name",
@@ -91,21 +95,15 @@ impl Strategy for PodNotifications {
             terminating: crate::object::is_terminating(pod),
             declares,
         });
-        let now = seconds(world.now());
+        let now = world.now();
         let (status, remarks) = match resolve(&pod_name, pod_uid, &notifier, facts) {
-            Resolution::Assign { node, pod_uid } => (
-                json!({"state": "New", "nodeName": node, "podUID": pod_uid}),
-                Vec::new(),
-            ),
+            Resolution::Assign { node, pod_uid } => {
+                (PodNotificationStatus::assigned(node, pod_uid), Vec::new())
+            }
             Resolution::Failed { error, message } => {
-                let status = json!({
-                    "state": "Failed",
-                    "startTime": now,
-                    "completeTime": now,
-                    "error": {"type": error, "message": message, "timestamp": now},
-                });
+                let type_ = error.parse().unwrap_or(ErrorType::RuntimeError);
                 (
-                    status,
+                    PodNotificationStatus::refused(type_, message.clone(), now),
                     vec![Remark {
                         warning: true,
                         reason: error,
@@ -113,32 +111,16 @@ impl Strategy for PodNotifications {
                     }],
                 )
             }
-            Resolution::NothingDeclared => {
-                let message = format!("no container of pod {pod_name} declares {notifier:?}");
-                let status = json!({
-                    "state": "Succeeded",
-                    "startTime": now,
-                    "completeTime": now,
-                    "conditions": [{
-                        "type": belay_api::reasons::NOTIFIER_FOUND,
-                        "status": "False",
-                        "reason": belay_api::reasons::NOT_DECLARED,
-                        "message": message,
-                        "lastTransitionTime": now,
-                    }],
-                });
-                let reason = belay_api::reasons::NOT_DECLARED;
-                (
-                    status,
-                    vec![Remark {
-                        warning: true,
-                        reason,
-                        message,
-                    }],
-                )
-            }
+            Resolution::NothingDeclared { message } => (
+                PodNotificationStatus::nothing_declared(message.clone(), now),
+                vec![Remark {
+                    warning: true,
+                    reason: belay_api::reasons::NOT_DECLARED,
+                    message,
+                }],
+            ),
         };
-        object["status"] = status;
+        object["status"] = serde_json::json!(status);
         remarks
     }
 }

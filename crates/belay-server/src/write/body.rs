@@ -6,9 +6,8 @@ use belay_api::schema;
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::schema_of;
 use crate::api::Call;
-use crate::query::content_type;
+use crate::query::{Query, content_type};
 use crate::registry::Kind;
 use crate::status::{ApiError, ApiResult};
 
@@ -19,16 +18,29 @@ pub(super) fn decode_body(
     kind: &Kind,
     warnings: &mut Vec<String>,
 ) -> ApiResult<Value> {
-    let schema = schema_of(kind)?;
-    let validation = call.query.field_validation()?;
-    let decoded = match content_type(call.headers) {
+    let of = (kind.kind, &*kind.api_version());
+    decode_object(call.headers, call.query, body, of, warnings)
+}
+
+/// The object in a body, of a kind and `apiVersion`.
+pub(crate) fn decode_object(
+    headers: &http::HeaderMap,
+    query: &Query,
+    body: &Bytes,
+    (kind, api_version): (&str, &str),
+    warnings: &mut Vec<String>,
+) -> ApiResult<Value> {
+    let schema =
+        schema::of(kind).ok_or_else(|| ApiError::internal(format!("{kind} has no schema")))?;
+    let validation = query.field_validation()?;
+    let decoded = match content_type(headers) {
         "" | "application/json" => decode::decode(body, schema, validation)
             .map_err(|e| ApiError::bad_request(e.to_string()))?,
         protobuf::CONTENT_TYPE => {
             let envelope = Envelope::open(body).map_err(|e| protobuf_error(&e))?;
             // Read as another kind, its fields would get the wrong names.
-            expect("apiVersion", envelope.api_version, &kind.api_version())?;
-            expect("kind", envelope.kind, kind.kind)?;
+            expect("apiVersion", envelope.api_version, api_version)?;
+            expect("kind", envelope.kind, kind)?;
             let decoded = envelope.read(schema, validation);
             decoded.map_err(|e| protobuf_error(&e))?
         }
@@ -44,12 +56,9 @@ pub(super) fn decode_body(
     if !object.is_object() {
         return Err(ApiError::bad_request("the body must be a JSON object"));
     }
-    for (field, expected) in [
-        ("apiVersion", kind.api_version()),
-        ("kind", kind.kind.to_owned()),
-    ] {
+    for (field, expected) in [("apiVersion", api_version), ("kind", kind)] {
         let sent = object.get(field).and_then(Value::as_str);
-        expect(field, sent.unwrap_or_default(), &expected)?;
+        expect(field, sent.unwrap_or_default(), expected)?;
         object[field] = expected.into();
     }
     Ok(object)

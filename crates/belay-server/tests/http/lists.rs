@@ -136,7 +136,16 @@ async fn discovery_and_openapi_describe_what_is_served() {
         .iter()
         .filter_map(|g| g["name"].as_str())
         .collect();
-    assert_eq!(group_names, ["apps.k8s.io", "coordination.k8s.io"]);
+    assert_eq!(
+        group_names,
+        [
+            "apps.k8s.io",
+            "authentication.k8s.io",
+            "authorization.k8s.io",
+            "coordination.k8s.io",
+            "rbac.authorization.k8s.io",
+        ]
+    );
     let resources = c.get("/apis/apps.k8s.io/v1alpha1").await.ok();
     assert_eq!(resources["resources"][0]["shortNames"], json!(["pn"]));
     let index = c.get("/openapi/v3").await.ok();

@@ -6,6 +6,8 @@ mod authority;
 mod delete;
 mod harness;
 mod lists;
+mod rbac;
+mod reviews;
 mod rubbish;
 mod watches;
 mod writes;

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use belay_action::{AttemptId, ContainerId};
 use belay_api::notification::PodNotificationStatus;
-use belay_core::delivery::{Conclusion, Record, Trace, Verdict, attempt_id};
+use belay_core::delivery::{Conclusion, Record, Trace, attempt_id};
 use futures::future::FutureExt as _;
 use jiff::Timestamp;
 use prometheus_client::metrics::gauge::Gauge;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -17,7 +18,7 @@ use crate::context::Context;
 use crate::crash;
 use crate::journal::Started;
 use crate::notifications::action::{self, Came, Sight};
-use crate::notifications::handler::Handler;
+use crate::notifications::verify::{self, Verification};
 use crate::notifications::write::{self, Written};
 
 /// How long a journal write that was refused waits.
@@ -146,6 +147,12 @@ impl Driver {
             .and_then(|entry| entry.container_id.clone())
     }
 
+    /// Whether the record says that a probe decides after this container's handler.
+    fn probed(&self, container: &str) -> bool {
+        let entry = self.about.record.entries.get(container);
+        entry.is_some_and(|entry| entry.probed)
+    }
+
     pub(super) fn find(&mut self, container: String, attempt: u32) {
         let context = Arc::clone(&self.context);
         let Some((id, attempt_id)) = self.ids(&container, attempt) else {
@@ -170,8 +177,13 @@ impl Driver {
             .entries
             .get(&container)
             .is_none_or(|e| e.traceable);
+        let unknown_probe = handler.is_none() && self.probed(&container);
         let find = async move {
-            let sight = action::find(&context, &id, &attempt_id, handler.as_ref(), traceable).await;
+            let mut sight =
+                action::find(&context, &id, &attempt_id, handler.as_ref(), traceable).await;
+            if let Trace::Ended(outcome) = sight.trace {
+                sight.trace = Trace::Ended(verify::unverified(unknown_probe, outcome));
+            }
             Happening::Found {
                 container,
                 attempt,
@@ -201,7 +213,7 @@ impl Driver {
         let handler = self.handlers.get(&container).cloned();
         let (Some((id, attempt_id)), Some(handler)) = (self.ids(&container, attempt), handler)
         else {
-            let came = Came::Refused(Verdict::PodNotFound);
+            let came = Came::Refused(self.refusal.clone());
             let refused = async move {
                 Happening::Came {
                     container,
@@ -211,81 +223,117 @@ impl Driver {
             };
             return self.happenings.push(refused.boxed());
         };
-        let context = Arc::clone(&self.context);
-        let cancel = CancellationToken::new();
-        self.cancels.insert(container.clone(), cancel.clone());
-        let run = async move {
-            let _counted = Counted::new(&context.metrics.running);
-            let came = action::run(&context, &id, &attempt_id, &handler, cancel).await;
-            drop(permit);
-            Happening::Came {
-                container,
-                attempt,
-                came,
-            }
+        let held = Held {
+            _permit: permit,
+            _counted: Some(Counted::new(&self.context.metrics.running)),
         };
-        // On a task of its own: a shutdown of the driver must not tear a start in two.
-        self.spawn(run);
+        let verification = self.verification(&container, &id, &attempt_id);
+        let (context, cancel) = (Arc::clone(&self.context), verification.cancel.clone());
+        let run = async move { action::run(&context, &id, &attempt_id, &handler, cancel).await };
+        self.act(container, attempt, held, run, verification);
+    }
+
+    fn verification(
+        &mut self,
+        container: &str,
+        id: &ContainerId,
+        attempt: &AttemptId,
+    ) -> Verification {
+        let cancel = CancellationToken::new();
+        self.cancels.insert(container.to_owned(), cancel.clone());
+        Verification {
+            context: Arc::clone(&self.context),
+            id: id.clone(),
+            attempt: attempt.clone(),
+            handler: self.handlers.get(container).cloned(),
+            probed: self.probed(container),
+            cancel,
+        }
     }
 
     pub(super) fn follow(&mut self, container: String, attempt: u32) {
-        let cancel = CancellationToken::new();
-        self.cancels.insert(container.clone(), cancel.clone());
-        let context = Arc::clone(&self.context);
         let running = self.found.remove(&container);
-        let handler: Option<Handler> = self.handlers.get(&container).cloned();
-        let ids = self.ids(&container, attempt);
         info!(
             namespace = self.about.namespace,
             name = self.about.name,
             container,
             "followed after a restart"
         );
-        let follow = async move {
+        let (Some((id, attempt_id)), Some(running)) = (self.ids(&container, attempt), running)
+        else {
+            let came = Came::Lost {
+                same_incarnation: false,
+            };
+            let lost = async move {
+                Happening::Came {
+                    container,
+                    attempt,
+                    came,
+                }
+            };
+            return self.happenings.push(lost.boxed());
+        };
+        let held = Held {
             // It counts against the slots as far as they reach; it runs already in any case.
-            let permit = Arc::clone(&context.slots).try_acquire_owned().ok();
-            let came = match (ids, running) {
-                (Some((id, attempt_id)), Some(running)) => {
-                    match context.runtime.target(&id).await {
-                        Ok(target) => {
-                            let handler = handler.as_ref();
-                            action::follow(&context, &target, running, &attempt_id, handler, cancel)
-                                .await
-                        }
-                        Err(error) => {
-                            warn!(container = %id, %error, "cannot be followed");
-                            Came::Lost {
-                                same_incarnation: false,
-                            }
-                        }
+            _permit: Arc::clone(&self.context.slots).try_acquire_owned().ok(),
+            _counted: None,
+        };
+        let verification = self.verification(&container, &id, &attempt_id);
+        let (context, cancel) = (Arc::clone(&self.context), verification.cancel.clone());
+        let handler = verification.handler.clone();
+        let follow = async move {
+            match context.runtime.target(&id).await {
+                Ok(target) => {
+                    let handler = handler.as_ref();
+                    action::follow(&context, &target, running, &attempt_id, handler, cancel).await
+                }
+                Err(error) => {
+                    warn!(container = %id, %error, "cannot be followed");
+                    Came::Lost {
+                        same_incarnation: false,
                     }
                 }
-                (None, _) | (_, None) => Came::Lost {
-                    same_incarnation: false,
-                },
+            }
+        };
+        self.act(container, attempt, held, follow, verification);
+    }
+
+    /// Carries an action out, then lets its probe decide.
+    ///
+    /// The action is on a task of its own: a shutdown of the driver must not tear a start in two.
+    /// The probe ends with the driver.
+    fn act(
+        &mut self,
+        container: String,
+        attempt: u32,
+        held: Held,
+        action: impl Future<Output = Came> + Send + 'static,
+        verification: Verification,
+    ) {
+        let task = tokio::spawn(action);
+        let joined = async move {
+            let came = match task.await {
+                Ok(came) => came,
+                Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+                // The runtime is going down.
+                Err(_) => std::future::pending().await,
             };
-            drop(permit);
+            let came = verification.of(came).await;
+            drop(held);
             Happening::Came {
                 container,
                 attempt,
                 came,
             }
         };
-        self.spawn(follow);
-    }
-
-    fn spawn(&mut self, future: impl Future<Output = Happening> + Send + 'static) {
-        let task = tokio::spawn(future);
-        let joined = async move {
-            match task.await {
-                Ok(happening) => happening,
-                Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-                // The runtime is going down.
-                Err(_) => std::future::pending().await,
-            }
-        };
         self.happenings.push(joined.boxed());
     }
+}
+
+/// What an action has for as long as it goes on.
+struct Held {
+    _permit: Option<OwnedSemaphorePermit>,
+    _counted: Option<Counted>,
 }
 
 /// Counts in a gauge for as long as it lives.

@@ -3,7 +3,7 @@ use belay_core::delivery::Outcome;
 use serde_json::{Value, json};
 
 const AUTHOR: Author<'static> = Author {
-    node: "n1",
+    executor: "n1",
     runtime: "process",
 };
 
@@ -29,7 +29,7 @@ fn handlers() -> Handlers {
         ]},
     }))
     .unwrap();
-    Handlers::of(&pod, "lock").unwrap()
+    Handlers::of(&pod, "192.0.2.7", "lock").unwrap()
 }
 
 fn record(outcomes: &[(&str, bool, Verdict)]) -> Record {

@@ -120,6 +120,7 @@ impl Worker {
             &self.uid,
             PodView {
                 pod: Arc::clone(&desired.pod),
+                address: self.context.node_address.clone(),
                 containers,
             },
         );

@@ -101,7 +101,7 @@ fn default_container(container: &mut Object) {
     }
 }
 
-fn default_notifier(notifier: &mut Object) {
+pub(super) fn default_notifier(notifier: &mut Object) {
     set_absent(notifier, "timeoutSeconds", DEFAULT_TIMEOUT_SECONDS);
     let holds = ["undo", "hold"]
         .iter()

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::{Errors, handlers, is_sidecar, signals};
+use super::{Errors, defaults, handlers, is_sidecar, signals};
 use crate::field::{Cursor, FieldError, Path};
 use crate::metadata::{IMMUTABLE, extend_invalid, names};
 use crate::pod::{NOTIFIERS_ANNOTATION, NotifierError, parse_annotation};
@@ -57,6 +57,11 @@ fn one(notifier: &Cursor<'_>, os: &str, errors: &mut Errors) {
     let probe = notifier.get("probe");
     if probe.is_set() {
         handlers::probe(&probe, errors);
+        let grace = probe.get("terminationGracePeriodSeconds");
+        if grace.is_set() {
+            let detail = "must not be set for a notifier's probe, which stops no container";
+            errors.push(FieldError::invalid(grace.path(), grace.owned(), detail));
+        }
     }
     hold(notifier, errors);
     let output = notifier.get("output");
@@ -160,7 +165,7 @@ fn annotation<'a>(pod: &Cursor<'a>) -> Cursor<'a> {
 /// declared twice and that every `undo` is there.
 pub(super) fn validate_annotation(pod: &Cursor<'_>, errors: &mut Errors) {
     let path = annotation(pod).path().clone();
-    let declared = match read_annotation(pod) {
+    let mut declared = match read_annotation(pod) {
         None => Map::new(),
         Some(Ok(declared)) => declared,
         Some(Err(error)) => {
@@ -168,6 +173,11 @@ pub(super) fn validate_annotation(pod: &Cursor<'_>, errors: &mut Errors) {
             return;
         }
     };
+    // The text stays as it was written; whoever reads it fills in the same as the field's defaults.
+    let lists = declared.values_mut().filter_map(Value::as_array_mut);
+    for notifier in lists.flatten().filter_map(Value::as_object_mut) {
+        defaults::default_notifier(notifier);
+    }
     let spec = pod.get("spec");
     let os = spec.get("os").get("name").str();
     for (container, notifiers) in &declared {

@@ -161,6 +161,43 @@ fn a_probe_is_a_core_probe_and_fits_into_the_timeout() {
             "spec.containers[0].notifiers[0].probe.periodSeconds: Invalid value: -1: must be greater than or equal to 0",
         ],
     );
+    let two = json!({"tcpSocket": {"port": 80}, "grpc": {"port": 70000}, "successThreshold": 3});
+    check(
+        probe(20, two),
+        &[
+            "spec.containers[0].notifiers[0].probe.grpc: Forbidden: may not specify more than 1 handler type",
+        ],
+    );
+    check(
+        probe(20, json!({"grpc": {"port": 70000}})),
+        &[
+            "spec.containers[0].notifiers[0].probe.grpc.port: Invalid value: 70000: must be between 1 and 65535, inclusive",
+        ],
+    );
+    check(
+        probe(
+            20,
+            json!({"httpGet": {"port": "Web Port", "scheme": "ftp"}}),
+        ),
+        &[
+            "spec.containers[0].notifiers[0].probe.httpGet.port: Invalid value: \"Web Port\": must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)",
+            "spec.containers[0].notifiers[0].probe.httpGet.scheme: Unsupported value: \"ftp\": supported values: \"HTTP\", \"HTTPS\"",
+        ],
+    );
+    // A host is the user's business, as in core.
+    check(
+        probe(20, json!({"httpGet": {"port": "web", "host": "127.0.0.1"}})),
+        &[],
+    );
+    check(
+        probe(
+            20,
+            json!({"tcpSocket": {"port": 80}, "terminationGracePeriodSeconds": 5}),
+        ),
+        &[
+            "spec.containers[0].notifiers[0].probe.terminationGracePeriodSeconds: Invalid value: 5: must not be set for a notifier's probe, which stops no container",
+        ],
+    );
 }
 
 #[test]
@@ -301,6 +338,13 @@ mod in_the_annotation {
                 "{AT}[c][0].handler: Required value: must specify a handler type: exec or signal"
             )]
         );
+    }
+
+    #[test]
+    fn what_they_leave_out_is_what_the_field_s_defaults_say() {
+        let get = json!({"timeoutSeconds": 20, "probe": {"httpGet": {"port": 80}}});
+        let text = json!({"c": [with(exec("n"), get)]}).to_string();
+        assert!(said(&text, json!([])).is_empty());
     }
 
     #[test]

@@ -7,23 +7,24 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
+use crate::variable;
+
 /// Static and at a fixed address: nothing to relocate at start, so its pages stay shared.
 const FLAGS: [&str; 2] = ["-Ctarget-feature=+crt-static", "-Crelocation-model=static"];
 
-fn main() {
+pub(crate) fn build() {
     let here = PathBuf::from(variable("CARGO_MANIFEST_DIR"));
     let out = PathBuf::from(variable("OUT_DIR"));
     let shim = here.join("../belay-shim");
     for input in ["src", "Cargo.toml", "../../Cargo.toml"] {
         println!("cargo::rerun-if-changed={}", shim.join(input).display());
     }
-    println!("cargo::rerun-if-changed=build.rs");
-    let built = build(&shim, &out.join("shim"));
+    let built = compile(&shim, &out.join("shim"));
     fs::copy(&built, out.join("belay-shim"))
         .unwrap_or_else(|error| panic!("cannot copy {}: {error}", built.display()));
 }
 
-fn build(shim: &Path, target_dir: &Path) -> PathBuf {
+fn compile(shim: &Path, target_dir: &Path) -> PathBuf {
     let target = variable("TARGET");
     let mut cargo = Command::new(variable("CARGO"));
     cargo.current_dir(shim);
@@ -67,8 +68,4 @@ fn disturbs(name: &str) -> bool {
     let linker = name.starts_with("CARGO_TARGET_") && name.ends_with("_LINKER");
     let flags = ["RUSTFLAGS", "RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER"];
     (cargo && !linker) || flags.contains(&name) || name.starts_with("CLIPPY_")
-}
-
-fn variable(name: &str) -> String {
-    env::var(name).unwrap_or_else(|error| panic!("{name}: {error}"))
 }

@@ -1,0 +1,214 @@
+//! Settles who is to act on a new PodNotification, or that nobody can.
+//!
+//! The embedded server does this in the creating write, so that this loop finds nothing to do there.
+//! On a stock cluster it is the first thing that happens to a notification.
+//!
+//! # Expected flow
+//!
+//! A watch selects the notifications that are new and have no node. For each the pod is read from the
+//! server and [`belay_core::resolve`] decides; the status is written with the resource version of the
+//! notification.
+//!
+//! # Guarantees
+//!
+//! - The pod is read afresh for each notification, not taken from a watch: a watch that lags would call
+//!   a pod missing that is there, or send the notification to a pod that its successor has replaced.
+//! - `status.nodeName` and `status.podUID` are written once. Whoever writes the notification in
+//!   between wins, and it is looked at afresh.
+//! - Finished notifications are not in the watch.
+
+use std::collections::{HashSet, VecDeque};
+use std::time::Duration;
+
+use belay_api::notification::{ErrorType, PodNotification, PodNotificationStatus};
+use belay_api::pod::Pod;
+use belay_api::reasons;
+use belay_core::resolve::{PodFacts, Resolution, resolve};
+use futures::stream::{FuturesUnordered, StreamExt as _};
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+use kube::api::{Api, PostParams};
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, Event, watcher};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use crate::reconnect::Reconnect;
+use crate::{Controllers, event, watching};
+
+/// What nobody has resolved.
+const UNRESOLVED: &str = "status.state=New,status.nodeName=";
+/// How many are resolved at once.
+const CONCURRENT: usize = 32;
+/// Pauses between tries.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// Runs until `shutdown`.
+pub async fn run(controllers: Controllers, shutdown: CancellationToken) {
+    let api: Api<PodNotification> = Api::all(controllers.client.clone());
+    let config = watcher::Config::default().fields(UNRESOLVED);
+    let mut events = watcher(api, config).backoff(Reconnect::default()).boxed();
+    let mut told = watching::Told::default();
+    let mut queue = Queue::default();
+    let mut running = FuturesUnordered::new();
+    loop {
+        while running.len() < CONCURRENT
+            && let Some(object) = queue.next()
+        {
+            running.push(settle(&controllers, object));
+        }
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            Some(event) = events.next() => match event {
+                Ok(Event::Apply(object) | Event::InitApply(object)) => queue.add(object),
+                // One that leaves the selection has been resolved.
+                Ok(Event::Delete(_) | Event::Init | Event::InitDone) => {}
+                Err(error) => told.interrupted("podnotifications", &error),
+            },
+            Some(uid) = running.next() => queue.done(&uid),
+        }
+    }
+}
+
+/// Notifications to resolve, each once at a time.
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: VecDeque<PodNotification>,
+    /// Waiting or under way.
+    known: HashSet<String>,
+}
+
+impl Queue {
+    fn add(&mut self, object: PodNotification) {
+        if is_unresolved(&object) && self.known.insert(object.uid().unwrap_or_default()) {
+            self.waiting.push_back(object);
+        }
+    }
+
+    fn next(&mut self) -> Option<PodNotification> {
+        self.waiting.pop_front()
+    }
+
+    fn done(&mut self, uid: &str) {
+        self.known.remove(uid);
+    }
+}
+
+/// Whether it is still to be settled who acts on it.
+fn is_unresolved(object: &PodNotification) -> bool {
+    let status = object.status.as_ref();
+    let set = |field: Option<&String>| field.is_some_and(|value| !value.is_empty());
+    !object.state().is_final()
+        && object.metadata.deletion_timestamp.is_none()
+        && !set(status.and_then(|status| status.node_name.as_ref()))
+        && !set(status.and_then(|status| status.executor.as_ref()))
+}
+
+/// What becomes of one notification.
+#[derive(Debug, Clone, PartialEq)]
+struct Settled {
+    status: PodNotificationStatus,
+    /// Reason and message of the warning that goes with it.
+    warning: Option<(&'static str, String)>,
+    /// One word for metrics.
+    outcome: &'static str,
+}
+
+/// Decides, on the pod as it was read.
+fn settled(object: &PodNotification, pod: Option<&Pod>, now: Timestamp) -> Settled {
+    let spec = &object.spec;
+    let facts = pod.map(|pod| PodFacts {
+        uid: pod.uid(),
+        node: pod.spec.node_name.as_deref(),
+        phase: pod.phase(),
+        terminating: pod.is_terminating(),
+        declares: pod.declares(&spec.notifier),
+    });
+    match resolve(
+        &spec.pod_name,
+        spec.pod_uid.as_deref(),
+        &spec.notifier,
+        facts,
+    ) {
+        Resolution::Assign { node, pod_uid } => Settled {
+            status: PodNotificationStatus::assigned(node, pod_uid),
+            warning: None,
+            outcome: "Assigned",
+        },
+        Resolution::Failed { error, message } => {
+            let type_ = error.parse().unwrap_or(ErrorType::RuntimeError);
+            Settled {
+                status: PodNotificationStatus::refused(type_, message.clone(), now),
+                warning: Some((error, message)),
+                outcome: error,
+            }
+        }
+        Resolution::NothingDeclared { message } => Settled {
+            status: PodNotificationStatus::nothing_declared(message.clone(), now),
+            warning: Some((reasons::NOT_DECLARED, message)),
+            outcome: reasons::NOT_DECLARED,
+        },
+    }
+}
+
+/// Settles one notification, however long that takes. Returns its UID.
+async fn settle(controllers: &Controllers, mut object: PodNotification) -> String {
+    let uid = object.uid().unwrap_or_default();
+    let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+    let api: Api<PodNotification> = Api::namespaced(controllers.client.clone(), &namespace);
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let error = match write(controllers, &api, &object).await {
+            Ok(()) => return uid,
+            Err(error) => error,
+        };
+        match &error {
+            kube::Error::Api(status) if status.code == 409 => {
+                debug!(namespace, name, "changed meanwhile; looking at it afresh");
+            }
+            kube::Error::Api(status) if status.code == 404 => return uid,
+            error => {
+                warn!(namespace, name, %error, "cannot be assigned; trying again");
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+        match api.get_opt(&name).await {
+            Ok(Some(read)) if read.uid().as_deref() == Some(&uid) && is_unresolved(&read) => {
+                object = read;
+            }
+            Ok(_) => return uid,
+            // Tried again with the copy there is, which the server refuses if it is old.
+            Err(error) => debug!(namespace, name, %error, "cannot be read"),
+        }
+    }
+}
+
+async fn write(
+    controllers: &Controllers,
+    api: &Api<PodNotification>,
+    object: &PodNotification,
+) -> kube::Result<()> {
+    let namespace = object.namespace().unwrap_or_default();
+    let pods: Api<Pod> = Api::namespaced(controllers.client.clone(), &namespace);
+    let pod = pods.get_opt(&object.spec.pod_name).await?;
+    let now = Timestamp::now();
+    let settled = settled(object, pod.as_ref(), now);
+    let mut assigned = object.clone();
+    assigned.status = Some(settled.status);
+    let name = object.name_any();
+    let written = api
+        .replace_status(&name, &PostParams::default(), &assigned)
+        .await?;
+    info!(namespace, name, outcome = settled.outcome, "resolved");
+    controllers.metrics.assigned(settled.outcome);
+    if let Some((reason, message)) = settled.warning {
+        let event = event::about(&written, reason, "Assigning", message, now);
+        event::tell(&controllers.client, &event).await;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

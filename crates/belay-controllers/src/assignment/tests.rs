@@ -1,0 +1,242 @@
+//! The decision, and the driver against a server that answers from a script: the embedded server
+//! never shows an unresolved notification.
+
+use std::sync::{Arc, Mutex};
+
+use http::{Method, Request, Response};
+use http_body_util::BodyExt as _;
+use kube::Client;
+use kube::client::Body;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::*;
+
+fn object(status: &Value) -> PodNotification {
+    serde_json::from_value(json!({
+        "apiVersion": "apps.k8s.io/v1alpha1", "kind": "PodNotification",
+        "metadata": {"namespace": "ns", "name": "pn", "uid": "u", "resourceVersion": "7"},
+        "spec": {"podName": "db", "notifier": "lock"},
+        "status": status,
+    }))
+    .unwrap()
+}
+
+fn pod(annotation: &str, phase: &str) -> Pod {
+    serde_json::from_value(json!({
+        "metadata": {"name": "db", "namespace": "ns", "uid": "p",
+                     "annotations": {"apps.k8s.io/notifiers": annotation}},
+        "spec": {"nodeName": "n1", "containers": [{"name": "main"}]},
+        "status": {"phase": phase},
+    }))
+    .unwrap()
+}
+
+const LOCK: &str = r#"{"main": [{"name": "lock", "handler": {"signal": "SIGHUP"}}]}"#;
+
+#[test]
+fn what_a_stock_server_makes_of_a_new_one_is_unresolved_and_nothing_else_is() {
+    for status in [json!(null), json!({}), json!({"state": "New"})] {
+        assert!(is_unresolved(&object(&status)), "{status}");
+    }
+    for status in [
+        json!({"state": "New", "nodeName": "n"}),
+        json!({"state": "New", "executor": "n"}),
+        json!({"state": "Failed", "completeTime": "2026-01-01T00:00:00Z"}),
+    ] {
+        assert!(!is_unresolved(&object(&status)), "{status}");
+    }
+    let mut going = object(&json!({}));
+    going.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(
+        Timestamp::UNIX_EPOCH,
+    ));
+    assert!(!is_unresolved(&going));
+}
+
+#[test]
+fn every_resolution_has_its_status_and_what_failed_is_told() {
+    let now = Timestamp::UNIX_EPOCH;
+    let settle = |pod: Option<&Pod>| settled(&object(&json!({})), pod, now);
+
+    let assigned = settle(Some(&pod(LOCK, "Running")));
+    assert_eq!(assigned.status, PodNotificationStatus::assigned("n1", "p"));
+    assert_eq!(assigned.warning, None);
+
+    let missing = settle(None);
+    assert_eq!(
+        missing.status.error.map(|error| error.type_),
+        Some(ErrorType::PodNotFound)
+    );
+    assert_eq!(missing.warning.unwrap().0, "PodNotFound");
+
+    let pending = settle(Some(&pod(LOCK, "Pending")));
+    assert_eq!(pending.outcome, "ContainerNotRunning");
+
+    let silent = settle(Some(&pod("{}", "Running")));
+    assert!(silent.status.state.is_final() && silent.status.error.is_none());
+    assert_eq!(silent.status.conditions[0].type_, "NotifierFound");
+    assert_eq!(silent.warning.unwrap().0, "NotDeclared");
+}
+
+#[test]
+fn each_is_under_way_once_at_a_time() {
+    let mut queue = Queue::default();
+    queue.add(object(&json!({})));
+    queue.add(object(&json!({"state": "New"})));
+    assert!(queue.next().is_some() && queue.next().is_none());
+    queue.add(object(&json!({})));
+    assert!(queue.next().is_none(), "it is under way");
+    queue.done("u");
+    queue.add(object(&json!({})));
+    assert!(queue.next().is_some());
+}
+
+/// The notification and the pod that the server holds, and the conflict that the next write meets.
+struct Script {
+    object: Value,
+    pod: Option<Value>,
+    /// Taken by the next write, which finds this object and a conflict.
+    meanwhile: Option<Value>,
+}
+
+fn reply(code: u16, body: &Value) -> Response<Body> {
+    Response::builder()
+        .status(code)
+        .body(Body::from(body.to_string().into_bytes()))
+        .unwrap()
+}
+
+fn refusal(code: u16) -> Response<Body> {
+    let body = json!({"kind": "Status", "status": "Failure", "code": code, "message": "no",
+                      "reason": if code == 404 { "NotFound" } else { "Conflict" }});
+    reply(code, &body)
+}
+
+/// A client of that server, what was written to it, and the selector of its watch.
+fn server(script: Script) -> (Client, mpsc::UnboundedReceiver<(String, Value)>) {
+    let (seen, receiver) = mpsc::unbounded_channel();
+    let script = Arc::new(Mutex::new(script));
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (seen, script) = (seen.clone(), Arc::clone(&script));
+        async move {
+            let (parts, body) = request.into_parts();
+            let path = parts.uri.path().to_owned();
+            let query = parts.uri.query().unwrap_or_default().to_owned();
+            if query.contains("watch=true") {
+                std::future::pending::<()>().await;
+            }
+            let bytes = body.collect().await.unwrap().to_bytes();
+            let mut script = script.lock().unwrap();
+            if parts.method == Method::GET {
+                let answer = if path.ends_with("/podnotifications") {
+                    assert!(
+                        query.contains("fieldSelector=status.state%3DNew%2Cstatus.nodeName%3D"),
+                        "{query}"
+                    );
+                    let list = json!({"apiVersion": "v1", "kind": "List",
+                        "items": [script.object], "metadata": {"resourceVersion": "1"}});
+                    reply(200, &list)
+                } else if path.ends_with("/podnotifications/pn") {
+                    reply(200, &script.object)
+                } else {
+                    script
+                        .pod
+                        .as_ref()
+                        .map_or_else(|| refusal(404), |pod| reply(200, pod))
+                };
+                return Ok::<_, std::io::Error>(answer);
+            }
+            let body: Value = serde_json::from_slice(&bytes).unwrap();
+            seen.send((path.clone(), body.clone())).unwrap();
+            if let Some(object) = script.meanwhile.take() {
+                script.object = object;
+                return Ok(refusal(409));
+            }
+            Ok(reply(200, &body))
+        }
+    });
+    (Client::new(service, "default"), receiver)
+}
+
+fn wire(status: &Value, version: &str) -> Value {
+    let mut value = serde_json::to_value(object(status)).unwrap();
+    value["metadata"]["resourceVersion"] = json!(version);
+    value
+}
+
+#[tokio::test]
+async fn a_new_one_gets_its_node_and_pod_in_a_write_conditional_on_what_was_seen() {
+    let (client, mut seen) = server(Script {
+        object: wire(&json!({"state": "New"}), "7"),
+        pod: serde_json::to_value(pod(LOCK, "Running")).ok(),
+        meanwhile: None,
+    });
+    let stop = CancellationToken::new();
+    let task = tokio::spawn(run(Controllers::new(client), stop.clone()));
+    let (path, body) = seen.recv().await.unwrap();
+    assert!(path.ends_with("/ns/podnotifications/pn/status"), "{path}");
+    assert_eq!(body["metadata"]["resourceVersion"], "7");
+    assert_eq!(
+        body["status"],
+        json!({"state": "New", "nodeName": "n1", "podUID": "p"})
+    );
+    stop.cancel();
+    task.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_missing_pod_ends_it_with_a_warning() {
+    let (client, mut seen) = server(Script {
+        object: wire(&json!({"state": "New"}), "7"),
+        pod: None,
+        meanwhile: None,
+    });
+    let stop = CancellationToken::new();
+    let controllers = Controllers::new(client);
+    let metrics = Arc::clone(&controllers.metrics);
+    let task = tokio::spawn(run(controllers, stop.clone()));
+    let (_, body) = seen.recv().await.unwrap();
+    assert_eq!(body["status"]["state"], "Failed");
+    assert_eq!(body["status"]["error"]["type"], "PodNotFound");
+    let (path, event) = seen.recv().await.unwrap();
+    assert_eq!(path, "/api/v1/namespaces/ns/events");
+    assert_eq!(event["reason"], "PodNotFound");
+    assert!(
+        metrics
+            .text()
+            .contains("belay_assignments_total{outcome=\"PodNotFound\"} 1")
+    );
+    stop.cancel();
+    task.await.unwrap();
+}
+
+#[tokio::test]
+async fn one_that_changed_meanwhile_is_looked_at_afresh_and_left_if_it_is_settled() {
+    for (meanwhile, writes) in [
+        (wire(&json!({"state": "New"}), "8"), Some("8")),
+        (
+            wire(&json!({"state": "New", "nodeName": "other"}), "8"),
+            None,
+        ),
+    ] {
+        let (client, mut seen) = server(Script {
+            object: wire(&json!({"state": "New"}), "7"),
+            pod: serde_json::to_value(pod(LOCK, "Running")).ok(),
+            meanwhile: Some(meanwhile),
+        });
+        let controllers = Controllers::new(client);
+        let uid = settle(&controllers, object(&json!({}))).await;
+        assert_eq!(uid, "u");
+        drop(controllers);
+        let mut versions = Vec::new();
+        while let Some((_, body)) = seen.recv().await {
+            versions.push(body["metadata"]["resourceVersion"].clone());
+        }
+        let expected: Vec<Value> = [Some("7"), writes]
+            .into_iter()
+            .flatten()
+            .map(Value::from)
+            .collect();
+        assert_eq!(versions, expected);
+    }
+}

@@ -1,0 +1,297 @@
+//! Containers that somebody else runs on a CRI runtime.
+//!
+//! ```text
+//!   recorded_pod ──────────── CRI: ListPodSandbox, PodSandboxStatus, ListContainers
+//!   is_running, target ────── CRI: ContainerStatus (once per incarnation), then the kernel
+//!   Target::start ─────────── containerd: Containers.Get (once), Tasks.Exec, Start, Wait, Delete
+//!   Target::signal ────────── containerd: Tasks.Kill; elsewhere a pidfd
+//!   Target::wait, disposition the kernel
+//! ```
+//!
+//! Execs need containerd: no other way to run a command in a container tells its process, so that
+//! it can be killed with all it started, or keeps its outcome for a restarted agent. On other
+//! runtimes containers can be found and signalled.
+//!
+//! The agent must see the host's processes, and the runtime must see the agent's directory under
+//! the same path.
+//!
+//! **Invariant:** a container's ID is its incarnation. Its first process is known by number and
+//! start time, checked once against its control group.
+
+mod attempts;
+mod client;
+mod container;
+mod follow;
+mod hunt;
+mod pods;
+mod protocol;
+mod refusal;
+mod specification;
+mod target;
+mod traces;
+
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, DirBuilder};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use belay_action::{AttemptId, ContainerId, Target};
+use belay_shim::proc;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
+use sha2::{Digest, Sha256};
+use tracing::{debug, warn};
+
+use self::attempts::Attempts;
+use self::client::Client;
+use self::container::Container;
+use self::target::CriTarget;
+use crate::blocking::blocking;
+use crate::{Containers, RecordedPod, RecordedPods, RuntimeError, binary};
+
+/// The runtime whose task service we know.
+const CONTAINERD: &str = "containerd";
+/// Incarnations that are remembered before the dead among them are forgotten.
+const REMEMBERED: usize = 256;
+/// What may stand in a path as it is.
+const PATH: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'/')
+    .remove(b'-')
+    .remove(b'_')
+    .remove(b'.');
+
+/// Acts on the containers of a CRI runtime.
+#[derive(Debug, Clone)]
+pub struct CriRuntime {
+    shared: Arc<Shared>,
+}
+
+/// What never changes while the runtime is open, and what goes on.
+#[derive(Debug)]
+struct Shared {
+    client: Client,
+    name: String,
+    /// The runtime has containerd's task service.
+    tasks: bool,
+    containers: PathBuf,
+    /// The collector of output.
+    program: PathBuf,
+    boot_id: String,
+    attempts: Attempts,
+    /// Held while a container's directory is made.
+    making: Mutex<()>,
+    known: Mutex<HashMap<ContainerId, Arc<Container>>>,
+}
+
+impl CriRuntime {
+    /// Connects to the runtime behind a socket, given as `unix:///path` or as its path. `dir` is for
+    /// the records of execs; the runtime must see it under the same path, and execute programs in
+    /// it. When the runtime is restarted later it is found again by itself.
+    ///
+    /// # Errors
+    ///
+    /// When the runtime does not answer, or the directory cannot be used.
+    pub async fn connect(endpoint: &str, dir: &Path) -> Result<Self, RuntimeError> {
+        let client = Client::new(&client::socket_path(endpoint)?);
+        let name = client.name().await;
+        let name = name.map_err(|error| error.during("use the container runtime"))?;
+        let dir = std::path::absolute(dir).map_err(RuntimeError::io("resolve", dir))?;
+        let opened = blocking(move || {
+            let containers = dir.join("cri");
+            DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(&containers)
+                .map_err(RuntimeError::io("create", &containers))?;
+            let program = binary::install(&dir.join("bin"))?;
+            let boot_id = proc::boot_id().map_err(RuntimeError::io(
+                "read the boot ID from",
+                Path::new("/proc"),
+            ))?;
+            Ok((containers, program, boot_id))
+        });
+        let (containers, program, boot_id) = opened.await?;
+        let shared = Arc::new(Shared {
+            client,
+            tasks: name == CONTAINERD,
+            name,
+            containers,
+            program,
+            boot_id,
+            attempts: Attempts::default(),
+            making: Mutex::default(),
+            known: Mutex::default(),
+        });
+        sweep(Arc::clone(&shared)).await;
+        Ok(CriRuntime { shared })
+    }
+
+    /// The same runtime, used by nothing but what every CRI runtime offers: no execs, and signals
+    /// through a pidfd.
+    #[must_use]
+    pub fn without_tasks(&self) -> Self {
+        let shared = &self.shared;
+        CriRuntime {
+            shared: Arc::new(Shared {
+                client: shared.client.clone(),
+                name: shared.name.clone(),
+                tasks: false,
+                containers: shared.containers.clone(),
+                program: shared.program.clone(),
+                boot_id: shared.boot_id.clone(),
+                attempts: shared.attempts.clone(),
+                making: Mutex::default(),
+                known: Mutex::default(),
+            }),
+        }
+    }
+
+    async fn container(&self, id: &ContainerId) -> Result<Arc<Container>, RuntimeError> {
+        let shared = &self.shared;
+        let known = shared.known().get(id).cloned();
+        if let Some(container) = known.filter(|one| one.is_running(&shared.boot_id)) {
+            return Ok(container);
+        }
+        let container = Arc::new(Container::load(&shared.client, id, &shared.boot_id).await?);
+        let mut known = shared.known();
+        if known.len() >= REMEMBERED {
+            known.retain(|_, container| container.is_running(&shared.boot_id));
+        }
+        if container.first.is_some() {
+            known.insert(id.clone(), Arc::clone(&container));
+        } else {
+            known.remove(id);
+        }
+        Ok(container)
+    }
+}
+
+impl Shared {
+    fn known(&self) -> MutexGuard<'_, HashMap<ContainerId, Arc<Container>>> {
+        // Nobody panics while holding it, and a map is whole in any case.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where containerd sends the output of an exec: to the collector, which writes into `dir`.
+    fn output_uri(&self, dir: &Path) -> String {
+        let encoded = |path: &Path| percent_encode(path.as_os_str().as_bytes(), PATH).to_string();
+        format!(
+            "binary://{}?output={}",
+            encoded(&self.program),
+            encoded(dir)
+        )
+    }
+}
+
+#[async_trait]
+impl Containers for CriRuntime {
+    fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    async fn is_running(&self, id: &ContainerId) -> Result<bool, RuntimeError> {
+        let container = self.container(id).await?;
+        Ok(container.is_running(&self.shared.boot_id))
+    }
+
+    async fn target(&self, id: &ContainerId) -> Result<Arc<dyn Target>, RuntimeError> {
+        let container = self.container(id).await?;
+        Ok(Arc::new(CriTarget::new(
+            Arc::clone(&self.shared),
+            container,
+        )))
+    }
+}
+
+#[async_trait]
+impl RecordedPods for CriRuntime {
+    async fn recorded_pod(&self, uid: &str) -> Result<Option<RecordedPod>, RuntimeError> {
+        let client = &self.shared.client;
+        let failed = |error: client::CallError| error.during("look a pod up in the runtime");
+        let sandboxes = client.sandboxes_of(uid).await.map_err(failed)?;
+        let Some(sandbox) = pods::current(sandboxes) else {
+            return Ok(None);
+        };
+        let status = match client.sandbox_status(&sandbox.id).await {
+            Ok(status) => Some(status),
+            // Removed since; its record is still the pod's.
+            Err(error) if error.is(tonic::Code::NotFound) => None,
+            Err(error) => return Err(failed(error)),
+        };
+        let containers = client.containers_of(uid).await.map_err(failed)?;
+        let pod = pods::recorded(uid, sandbox, status.as_ref(), containers);
+        Ok(Some(pod))
+    }
+}
+
+/// Removes the records of containers that the runtime does not have any more.
+async fn sweep(shared: Arc<Shared>) {
+    // First the directories, then the containers: a new one is never taken for an old one.
+    let containers = shared.containers.clone();
+    let Ok(all) = blocking(move || Ok(traces::all(&containers))).await else {
+        return;
+    };
+    let existing: HashSet<String> = match shared.client.containers().await {
+        Ok(containers) => containers
+            .into_iter()
+            .map(|container| container.id)
+            .collect(),
+        Err(error) => return debug!(%error, "old records are not looked for"),
+    };
+    let removed = blocking(move || {
+        for (dir, id) in all {
+            if !existing.contains(&id)
+                && let Err(error) = fs::remove_dir_all(&dir)
+            {
+                warn!(container = id, %error, "the records of an old container cannot be removed");
+            }
+        }
+        Ok(())
+    });
+    if let Err(error) = removed.await {
+        debug!(%error, "old records are not removed");
+    }
+}
+
+/// The name of an attempt's exec: containerd allows fewer and shorter names than we do.
+fn exec_id(attempt: &AttemptId) -> String {
+    let hash = Sha256::digest(attempt.as_str().as_bytes());
+    let hex: String = hash[..20]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    format!("belay-{hex}")
+}
+
+/// A moment as nanoseconds since 1970; `None` for one that was never set.
+fn nanos(timestamp: Option<&prost_types::Timestamp>) -> Option<i64> {
+    let timestamp = timestamp.filter(|timestamp| timestamp.seconds > 0)?;
+    timestamp
+        .seconds
+        .checked_mul(1_000_000_000)?
+        .checked_add(i64::from(timestamp.nanos))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_execs_name_is_short_and_the_attempts_own() {
+        let name = |id: &str| exec_id(&AttemptId::new(id).unwrap());
+        assert_eq!(name("a1").len(), 46);
+        assert_eq!(name("a1"), name("a1"));
+        assert_ne!(name("a1"), name(&"a".repeat(128)));
+    }
+
+    #[test]
+    fn go_knows_a_time_that_is_none() {
+        let time = |seconds, nanos| prost_types::Timestamp { seconds, nanos };
+        assert_eq!(nanos(Some(&time(1, 5))), Some(1_000_000_005));
+        assert_eq!(nanos(Some(&time(-62_135_596_800, 0))), None);
+        assert_eq!(nanos(Some(&time(i64::MAX, 0))), None);
+        assert_eq!(nanos(None), None);
+    }
+}

@@ -1,0 +1,243 @@
+//! Rights that an object needs beside the right to write it.
+//!
+//! | object | what it takes |
+//! |---|---|
+//! | a notification, a quiesce | `notify` on every notifier it names |
+//! | a role | its rules, or `escalate` on it |
+//! | a binding | the rules of its role, or `bind` on it |
+//!
+//! Every way to create or change an object ends here, dry runs too: what is checked is the object
+//! as it would be stored, never how it was sent.
+
+use belay_api::rbac::{self, NOTIFIERS, NOTIFY, PolicyRule, missing};
+use serde_json::Value;
+
+use crate::api::{Api, Call};
+use crate::authority::Right;
+use crate::identity::{Identity, Role};
+use crate::object::{meta_mut, name};
+use crate::registry::Kind;
+use crate::status::{ApiError, ApiResult};
+
+/// Kinds whose objects trigger notifiers, and where they name them: one, or a list.
+const TRIGGERS: [(&str, &str); 3] = [
+    ("podnotifications", "/spec/notifier"),
+    ("notifications", "/spec/notifier"),
+    ("quiesces", "/spec/steps"),
+];
+
+/// How many missing rights a refusal lists.
+const LISTED: usize = 20;
+
+impl Api {
+    /// Whether the caller may turn `old` (nothing, when it creates) into `new`.
+    pub(crate) fn admit(&self, call: &Call<'_>, old: Option<&Value>, new: &Value) -> ApiResult<()> {
+        let kind = call.resource.kind;
+        match (kind.group, kind.plural) {
+            (belay_api::GROUP, _) => self.admit_trigger(call, old, new),
+            (rbac::GROUP, "roles" | "clusterroles") => self.admit_role(call, old, new),
+            (rbac::GROUP, "rolebindings" | "clusterrolebindings") => {
+                self.admit_binding(call, old, new)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A notification triggers what it names, so its creator must be allowed to.
+    fn admit_trigger(&self, call: &Call<'_>, old: Option<&Value>, new: &Value) -> ApiResult<()> {
+        let kind = call.resource.kind;
+        let Some((_, pointer)) = TRIGGERS.iter().find(|(plural, _)| *plural == kind.plural) else {
+            return Ok(());
+        };
+        // The controllers act for somebody who was asked when the request was theirs.
+        if matches!(call.who.role(), Role::Controller) {
+            return Ok(());
+        }
+        let before = old.map(|old| named(old, pointer)).unwrap_or_default();
+        for notifier in named(new, pointer) {
+            if before.contains(&notifier) {
+                continue;
+            }
+            let right = Right {
+                verb: NOTIFY,
+                group: belay_api::GROUP,
+                resource: NOTIFIERS,
+                subresource: None,
+                namespace: call.resource.namespace.as_deref(),
+                name: Some(&notifier),
+            };
+            if !self.may(call.who, &right) {
+                let (user, group) = (&call.who.name, belay_api::GROUP);
+                let namespace = right.namespace.unwrap_or_default();
+                let why = format!(
+                    "User {user:?} may not trigger the notifier {notifier:?}: needs verb \
+                     {NOTIFY:?} on resource {NOTIFIERS:?} in API group {group:?}, resource name \
+                     {notifier:?}, in the namespace {namespace:?}"
+                );
+                return Err(refused(kind, new, &why));
+            }
+        }
+        Ok(())
+    }
+
+    /// Nobody gives away what they do not have.
+    fn admit_role(&self, call: &Call<'_>, old: Option<&Value>, new: &Value) -> ApiResult<()> {
+        let kind = call.resource.kind;
+        let right = Right {
+            verb: "escalate",
+            group: kind.group,
+            resource: kind.plural,
+            subresource: None,
+            namespace: call.resource.namespace.as_deref(),
+            name: call.resource.name.as_deref(),
+        };
+        if old.is_some_and(|old| only_for_collection(old, new)) || self.may(call.who, &right) {
+            return Ok(());
+        }
+        let gathers = |role: &Value| {
+            let selectors = role.pointer("/aggregationRule/clusterRoleSelectors");
+            selectors
+                .and_then(Value::as_array)
+                .is_some_and(|list| !list.is_empty())
+        };
+        // What cannot be read cannot be compared.
+        let rules = rules(new).ok_or_else(|| refused(kind, new, "its rules are not readable"))?;
+        self.holds(call, new, &rules)?;
+        if gathers(new) || old.is_some_and(gathers) {
+            // It can gather anything.
+            let everything = [
+                PolicyRule::on(&["*"], &["*"], &["*"]),
+                PolicyRule::on_paths(&["*"], &["*"]),
+            ];
+            let why = "must have cluster-admin privileges to use the aggregationRule";
+            self.holds(call, new, &everything)
+                .map_err(|_| refused(kind, new, why))?;
+        }
+        Ok(())
+    }
+
+    fn admit_binding(&self, call: &Call<'_>, old: Option<&Value>, new: &Value) -> ApiResult<()> {
+        if old.is_some_and(|old| only_for_collection(old, new)) {
+            return Ok(());
+        }
+        let text = |pointer: &str| {
+            let text = new.pointer(pointer).and_then(Value::as_str);
+            text.unwrap_or_default()
+        };
+        let (ref_kind, ref_name) = (text("/roleRef/kind"), text("/roleRef/name"));
+        let plural = match ref_kind {
+            "ClusterRole" => "clusterroles",
+            _ => "roles",
+        };
+        let namespace = call.resource.namespace.as_deref();
+        let right = Right {
+            verb: "bind",
+            group: rbac::GROUP,
+            resource: plural,
+            subresource: None,
+            namespace,
+            name: Some(ref_name),
+        };
+        if self.may(call.who, &right) {
+            return Ok(());
+        }
+        let Some(rules) = self
+            .rbac
+            .rules_of(&self.store, ref_kind, ref_name, namespace)
+        else {
+            let kind = self.registry.by_plural(plural);
+            let kind = kind.ok_or_else(ApiError::no_such_path)?;
+            return Err(ApiError::not_found(kind, ref_name));
+        };
+        self.holds(call, new, &rules)
+    }
+
+    /// Whether the caller has every right of `wanted` where the object is.
+    fn holds(&self, call: &Call<'_>, object: &Value, wanted: &[PolicyRule]) -> ApiResult<()> {
+        if call.who.role() == Role::Admin {
+            return Ok(());
+        }
+        let namespace = call.resource.namespace.as_deref();
+        let held = self.rbac.rules_for(&self.store, call.who, namespace);
+        let lacking = missing(&held, wanted, LISTED);
+        if lacking.is_empty() {
+            return Ok(());
+        }
+        let why = format!(
+            "{} is attempting to grant RBAC permissions not currently held:\n{}",
+            described(call.who),
+            lacking.join("\n")
+        );
+        Err(refused(call.resource.kind, object, &why))
+    }
+}
+
+fn refused(kind: &Kind, object: &Value, why: &str) -> ApiError {
+    ApiError::forbidden(format!(
+        "{} {:?} is forbidden: {why}",
+        kind.qualified(),
+        name(object)
+    ))
+}
+
+fn described(who: &Identity) -> String {
+    let groups: Vec<String> = who.all_groups().map(|group| format!("{group:?}")).collect();
+    format!("user {:?} (groups=[{}])", who.name, groups.join(" "))
+}
+
+/// The notifiers at a place. What is no name is no notifier either, and refused by the rules of the
+/// kind.
+fn named(object: &Value, pointer: &str) -> Vec<String> {
+    match object.pointer(pointer) {
+        Some(Value::String(one)) => vec![one.clone()],
+        Some(Value::Array(list)) => list
+            .iter()
+            .filter_map(|item| item.as_str().or_else(|| item.get("notifier")?.as_str()))
+            .map(str::to_owned)
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn rules(role: &Value) -> Option<Vec<PolicyRule>> {
+    let rules = role.get("rules").cloned().unwrap_or_default();
+    let rules: Option<Vec<PolicyRule>> = serde_json::from_value(rules).ok()?;
+    Some(rules.unwrap_or_default())
+}
+
+/// Whether two versions of an object differ only in what decides when it is collected.
+fn only_for_collection(old: &Value, new: &Value) -> bool {
+    let stripped = |object: &Value| {
+        let mut object = object.clone();
+        let meta = meta_mut(&mut object);
+        for field in ["finalizers", "ownerReferences", "managedFields"] {
+            meta.remove(field);
+        }
+        object
+    };
+    stripped(old) == stripped(new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_notifiers_of_an_object_are_found_wherever_its_kind_names_them() {
+        let one = json!({"spec": {"notifier": "reload", "steps": ["a", {"notifier": "b"}, 5]}});
+        assert_eq!(named(&one, "/spec/notifier"), ["reload"]);
+        assert_eq!(named(&one, "/spec/steps"), ["a", "b"]);
+        assert!(named(&json!({}), "/spec/notifier").is_empty());
+    }
+
+    #[test]
+    fn a_label_is_a_change_that_counts_and_a_finalizer_is_not() {
+        let old = json!({"metadata": {"name": "a"}, "rules": []});
+        let mut new = old.clone();
+        new["metadata"]["finalizers"] = json!(["a/b"]);
+        assert!(only_for_collection(&old, &new));
+        new["metadata"]["labels"] = json!({"a": "b"});
+        assert!(!only_for_collection(&old, &new));
+    }
+}

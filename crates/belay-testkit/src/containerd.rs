@@ -1,0 +1,288 @@
+//! A real containerd on directories of its own: started, killed, started again.
+
+use std::{
+    env, fs,
+    fs::File,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail, ensure};
+
+use crate::{
+    image::{self, Image},
+    kubelet::Kubelet,
+    reaper::{DIRECTORY_VARIABLE, Reaper},
+};
+
+/// A directory with `containerd`, `containerd-shim-runc-v2` and `ctr` of another version.
+pub const PROGRAMS_VARIABLE: &str = "BELAY_TEST_CONTAINERD";
+
+/// Long enough for a machine that does many other things at the same time.
+const PATIENCE: Duration = Duration::from_secs(90);
+const PAUSE: Duration = Duration::from_millis(25);
+
+/// One containerd that is installed somewhere.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Installation {
+    /// Where its programs are; `None` for those on the PATH.
+    programs: Option<PathBuf>,
+}
+
+impl Installation {
+    /// All that can be used here: the machine's, and the one that was given.
+    ///
+    /// # Errors
+    ///
+    /// What is missing, when there is none.
+    pub fn all() -> Result<Vec<Self>, String> {
+        if !rustix::process::geteuid().is_root() {
+            return Err("containers need root".to_owned());
+        }
+        if let Some(missing) = image::missing() {
+            return Err(missing);
+        }
+        if find("runc").is_none() {
+            return Err("runc is missing; install runc".to_owned());
+        }
+        let mut all = Vec::new();
+        if find("containerd").is_some() && find("ctr").is_some() {
+            all.push(Installation { programs: None });
+        }
+        if let Some(programs) = env::var_os(PROGRAMS_VARIABLE) {
+            all.push(Installation {
+                programs: Some(programs.into()),
+            });
+        }
+        if all.is_empty() {
+            return Err("containerd is missing; install containerd".to_owned());
+        }
+        Ok(all)
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let programs = self.programs.as_deref();
+        let mut command =
+            Command::new(programs.map_or_else(|| PathBuf::from(program), |dir| dir.join(program)));
+        // Its shim must be of the same version.
+        let path = env::var("PATH").unwrap_or_default();
+        let mut places: Vec<PathBuf> = programs.iter().map(|dir| dir.to_path_buf()).collect();
+        places.extend(env::split_paths(&path));
+        places.extend(["/usr/sbin", "/sbin"].map(PathBuf::from));
+        if let Ok(path) = env::join_paths(places) {
+            command.env("PATH", path);
+        }
+        command
+    }
+}
+
+fn find(program: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
+        .map(|dir| dir.join(program))
+        .find(|path| path.exists())
+}
+
+/// Dropping it ends every process it led to and removes its directory.
+#[derive(Debug)]
+pub struct Containerd {
+    installation: Installation,
+    main: Option<Child>,
+    dir: PathBuf,
+    reaper: Option<Reaper>,
+}
+
+impl Containerd {
+    /// Starts one and waits until it can run pods.
+    pub async fn start(installation: &Installation) -> anyhow::Result<Self> {
+        let dir = tempfile::Builder::new()
+            .prefix("belay-test-")
+            .tempdir()?
+            .keep();
+        let reaper = Reaper::watch(&dir)?;
+        let mut containerd = Containerd {
+            installation: installation.clone(),
+            main: None,
+            dir,
+            reaper: Some(reaper),
+        };
+        fs::write(containerd.dir.join("config.toml"), containerd.config())?;
+        let image = containerd.dir.join("image.tar");
+        Image::busybox()?
+            .environment(containerd.mark())
+            .archive(&image)?;
+        containerd.start_again().await?;
+        containerd.ctr(&[
+            "--namespace=k8s.io",
+            "images",
+            "import",
+            "--no-unpack",
+            &image.display().to_string(),
+        ])?;
+        let kubelet = containerd.kubelet();
+        crate::eventually("the image", async || {
+            kubelet.has_image(image::BUSYBOX).await
+        })
+        .await?;
+        Ok(containerd)
+    }
+
+    /// One for all tests of a test binary that do not disturb each other. It ends with the test
+    /// binary.
+    pub async fn shared(installation: &Installation) -> anyhow::Result<&'static Self> {
+        static ALL: Mutex<Vec<&'static Containerd>> = Mutex::new(Vec::new());
+        static STARTING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+        let _one = STARTING.lock().await;
+        let found = || {
+            let all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+            all.iter()
+                .find(|one| one.installation == *installation)
+                .copied()
+        };
+        if let Some(found) = found() {
+            return Ok(found);
+        }
+        let started: &'static Containerd = Box::leak(Box::new(Self::start(installation).await?));
+        ALL.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(started);
+        Ok(started)
+    }
+
+    /// The directory that belongs to this instance alone.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.dir.join("containerd.sock")
+    }
+
+    /// As a kubelet is told where its runtime is.
+    pub fn endpoint(&self) -> String {
+        format!("unix://{}", self.socket().display())
+    }
+
+    /// Whoever runs pods here.
+    pub fn kubelet(&self) -> Kubelet {
+        let group = self.dir.file_name().unwrap_or_default();
+        Kubelet::new(&self.socket(), &group.to_string_lossy())
+    }
+
+    /// Everything it has logged so far.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.dir.join("containerd.log")).unwrap_or_default()
+    }
+
+    /// In the environment of everything that runs here.
+    fn mark(&self) -> String {
+        format!("{DIRECTORY_VARIABLE}={}", self.dir.display())
+    }
+
+    /// Ends it without asking; containers go on.
+    pub fn kill9(&mut self) -> anyhow::Result<()> {
+        let mut main = self.main.take().context("containerd is not running")?;
+        main.kill().context("cannot kill containerd")?;
+        main.wait()?;
+        Ok(())
+    }
+
+    /// Starts it again on the same directories.
+    pub async fn start_again(&mut self) -> anyhow::Result<()> {
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.dir.join("containerd.log"))?;
+        let mut command = self.installation.command("containerd");
+        command
+            .arg("--config")
+            .arg(self.dir.join("config.toml"))
+            .env(DIRECTORY_VARIABLE, &self.dir)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log);
+        self.main = Some(command.spawn().context("cannot start containerd")?);
+        let begin = Instant::now();
+        loop {
+            let kubelet = self.kubelet();
+            if kubelet.version().await.is_ok() {
+                return Ok(());
+            }
+            let main = self.main.as_mut().context("not started")?;
+            if let Some(status) = main.try_wait()? {
+                bail!("containerd ended with {status}; its log:\n{}", self.log());
+            }
+            ensure!(
+                begin.elapsed() < PATIENCE,
+                "containerd did not answer; its log:\n{}",
+                self.log()
+            );
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Runs `ctr` against it.
+    pub fn ctr(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        let done = self
+            .installation
+            .command("ctr")
+            .arg("--address")
+            .arg(self.socket())
+            .args(arguments)
+            .output()
+            .context("cannot run ctr")?;
+        ensure!(
+            done.status.success(),
+            "ctr {}: {}",
+            arguments.join(" "),
+            String::from_utf8_lossy(&done.stderr)
+        );
+        Ok(String::from_utf8(done.stdout)?)
+    }
+
+    fn config(&self) -> String {
+        let dir = self.dir.display();
+        let image = image::PAUSE;
+        // The oldest form, which newer ones read as well. Not every machine allows to change the
+        // OOM score, and none of what tests do needs it.
+        format!(
+            r#"version = 2
+root = "{dir}/root"
+state = "{dir}/state"
+[grpc]
+  address = "{dir}/containerd.sock"
+[plugins."io.containerd.internal.v1.opt"]
+  path = "{dir}/opt"
+[plugins."io.containerd.nri.v1.nri"]
+  disable = true
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{image}"
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/usr/lib/cni"
+    conf_dir = "{dir}/cni"
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "native"
+    default_runtime_name = "runc"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+"#
+        )
+    }
+}
+
+impl Drop for Containerd {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- log of containerd ---\n{}", self.log());
+        }
+        if self.main.is_some() {
+            // The reaper would end it as well; reaped by us it leaves no zombie.
+            let _ = self.kill9();
+        }
+        drop(self.reaper.take());
+    }
+}

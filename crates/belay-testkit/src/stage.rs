@@ -1,0 +1,86 @@
+//! One place to try a promise on: the embedded server with plain processes, or a real Kubernetes
+//! with Belay installed as its manifests say. A test that is written for a stage runs on both.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use serde_json::Value;
+use tokio::sync::OnceCell;
+
+use crate::{Cluster, Instance, PODS, PodBuilder, Rest, rest};
+
+/// Where a test runs, with the administrator's rights.
+#[derive(Debug, Clone)]
+pub struct Stage {
+    admin: Rest,
+    /// Files here are seen under the same path by the test and by every container.
+    files: PathBuf,
+    kubernetes: bool,
+}
+
+impl Stage {
+    /// The embedded server and its node, shared by a test binary.
+    pub async fn embedded() -> anyhow::Result<Option<Self>> {
+        let instance = Instance::shared().await?;
+        Ok(Some(Self {
+            admin: instance.admin().await?,
+            files: instance.dir().to_owned(),
+            kubernetes: false,
+        }))
+    }
+
+    /// A cluster on which Belay is installed, shared by a test binary; `None` after having said
+    /// that the test is skipped.
+    pub async fn kubernetes() -> anyhow::Result<Option<Self>> {
+        static SHARED: OnceCell<Option<Cluster>> = OnceCell::const_new();
+        let cluster = SHARED.get_or_try_init(Cluster::with_belay).await?;
+        match cluster {
+            Some(cluster) => Ok(Some(Self::of(cluster).await?)),
+            None => {
+                crate::cluster::skip_without_programs();
+                Ok(None)
+            }
+        }
+    }
+
+    /// A cluster of the test's own.
+    pub async fn of(cluster: &Cluster) -> anyhow::Result<Self> {
+        let files = cluster.dir().join("files");
+        std::fs::create_dir_all(&files)?;
+        Ok(Self {
+            admin: cluster.admin().await?,
+            files,
+            kubernetes: true,
+        })
+    }
+
+    pub fn admin(&self) -> &Rest {
+        &self.admin
+    }
+
+    /// A file for the test's own use, as a path that fits into a shell command.
+    pub fn file(&self, name: &str) -> String {
+        self.files.join(name).display().to_string()
+    }
+
+    /// The pod as this place takes it: a stock server drops fields it does not know, so notifiers
+    /// are given as an annotation there.
+    pub fn manifest(&self, pod: PodBuilder) -> Value {
+        if self.kubernetes {
+            pod.for_kubernetes(&self.files).build()
+        } else {
+            pod.build()
+        }
+    }
+
+    /// Creates the pod.
+    pub async fn create(&self, pod: PodBuilder) -> anyhow::Result<Value> {
+        self.admin.post(PODS, &self.manifest(pod)).await?.ok()
+    }
+
+    /// Creates the pod and waits until it runs.
+    pub async fn run(&self, pod: PodBuilder) -> anyhow::Result<Value> {
+        let created = self.create(pod).await.context("the pod was refused")?;
+        self.admin.running(rest::name(&created)).await
+    }
+}

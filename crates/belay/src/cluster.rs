@@ -1,0 +1,217 @@
+//! The roles of a stock cluster: the controller, and the agent beside a kubelet.
+//!
+//! ```text
+//!   belay controller --- election --- controllers      (one of several replicas acts)
+//!                                  '- executor, over pods/exec, where there are no agents
+//!   belay agent --mode=companion ---- notifications of its node, CRI runtime
+//!   both: monitor (metrics, health), and no start without the admission policies
+//! ```
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use belay_api::CONTROLLER;
+use belay_api::gates::{Feature, FeatureGates};
+use belay_controllers::Controllers;
+use belay_controllers::election::{self, Candidate};
+use belay_core::election::Times;
+use belay_runtime::CriRuntime;
+use kube::Client;
+use tokio_util::sync::CancellationToken;
+
+use crate::cli::{AgentArgs, ClusterArgs, ControllerArgs, Executor, Global};
+use crate::connect;
+use crate::exit::{Exit, usage};
+use crate::format;
+use crate::monitor::Monitor;
+use crate::place;
+use crate::protection;
+use crate::roles::Roles;
+use crate::signals::Interrupts;
+
+/// How long to wait for a container runtime that does not answer.
+const RUNTIME_RETRY: Duration = Duration::from_secs(1);
+
+/// `belay controller`.
+pub(crate) async fn controller(global: &Global, args: ControllerArgs) -> anyhow::Result<Exit> {
+    let interrupts = Interrupts::listen()?;
+    let gates = args.gates.feature_gates;
+    let metrics = Arc::new(belay_controllers::Metrics::new(gates));
+    let deliveries = Arc::new(belay_agent::Metrics::of_deliveries());
+    let executes = args.executor == Executor::Controller;
+    let shown = (Arc::clone(&metrics), Arc::clone(&deliveries));
+    let text = move || {
+        let (own, deliveries) = (shown.0.text(), &shown.1);
+        match own.strip_suffix("# EOF\n") {
+            Some(own) if executes => format!("{own}{}", deliveries.text()),
+            _ => own,
+        }
+    };
+    let monitor = Monitor::bind(args.listen, Arc::new(text)).await?;
+    let (client, server) = connect(global).await?;
+    let address = monitor.address;
+    let mut roles = Roles::default();
+    let stop = roles.stop.clone();
+    roles.add("monitor", async move {
+        monitor.run(stop).await;
+        Ok(())
+    });
+    let identity = args.identity.unwrap_or_else(|| {
+        let host = place::default_node_name();
+        format!("{host}_{}", uuid::Uuid::new_v4())
+    });
+    let candidate = Candidate {
+        client: client.clone(),
+        namespace: args.cluster.lease_namespace.clone(),
+        name: CONTROLLER.to_owned(),
+        identity,
+        times: Times::default(),
+        metrics: Arc::clone(&metrics),
+    };
+    let controllers = Controllers {
+        client: client.clone(),
+        metrics,
+        namespace: args.cluster.lease_namespace.clone(),
+    };
+    let executor = executes.then(|| belay_agent::Executor {
+        client: client.clone(),
+        gates,
+        max_actions: belay_agent::DEFAULT_MAX_ACTIONS,
+        metrics: deliveries,
+    });
+    let stop = roles.stop.clone();
+    roles.add("controllers", async move {
+        if !starts(&client, &args.cluster, gates, &stop).await? {
+            stop.cancelled().await;
+            return Ok(());
+        }
+        let work = move |token| lead(controllers.clone(), executor.clone(), token);
+        election::run(candidate, work, stop).await;
+        Ok(())
+    });
+    let announce = async move {
+        format::out(&format!(
+            "belay controller: server {server}, metrics http://{address}/metrics\n"
+        ))
+    };
+    roles.run(&interrupts, announce).await
+}
+
+/// What the replica does that acts.
+async fn lead(
+    controllers: Controllers,
+    executor: Option<belay_agent::Executor>,
+    token: CancellationToken,
+) {
+    let executing = async {
+        if let Some(executor) = executor {
+            let failed = belay_agent::executor(executor, token.clone()).await.err();
+            // It fails only by a fault of the program; the process must not look alive without it.
+            assert!(failed.is_none(), "the executor failed: {failed:?}");
+        }
+    };
+    futures::join!(Box::pin(controllers.run(token.clone())), executing);
+}
+
+/// `belay agent --mode=companion`.
+pub(crate) async fn companion(global: &Global, args: AgentArgs) -> anyhow::Result<Exit> {
+    let node_name = args.node_name.unwrap_or_else(place::default_node_name);
+    if node_name == CONTROLLER {
+        return Err(usage(format!(
+            "a node cannot be called {CONTROLLER}: that is the name of the controller's lease"
+        )));
+    }
+    let interrupts = Interrupts::listen()?;
+    let gates = args.gates.feature_gates;
+    let metrics = Arc::new(belay_agent::Metrics::new(gates));
+    let shown = Arc::clone(&metrics);
+    let monitor = Monitor::bind(args.listen, Arc::new(move || shown.text())).await?;
+    let (client, server) = connect(global).await?;
+    let data_dir = place::prepare_data_dir(&args.data_dir)?;
+    let address = monitor.address;
+    let mut roles = Roles::default();
+    let stop = roles.stop.clone();
+    roles.add("monitor", async move {
+        monitor.run(stop).await;
+        Ok(())
+    });
+    let (stop, name) = (roles.stop.clone(), node_name.clone());
+    roles.add("agent", async move {
+        if !starts(&client, &args.cluster, gates, &stop).await? {
+            stop.cancelled().await;
+            return Ok(());
+        }
+        let runtime = tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            runtime = cri(&args.runtime_endpoint, &data_dir) => Arc::new(runtime),
+        };
+        let config = belay_agent::Companion {
+            node_name: name,
+            data_dir,
+            client,
+            containers: Arc::clone(&runtime) as _,
+            pods: runtime,
+            gates,
+            lease_namespace: args.cluster.lease_namespace,
+            max_actions: usize::from(args.max_actions),
+            metrics,
+        };
+        belay_agent::companion(config, stop)
+            .await
+            .map_err(Into::into)
+    });
+    let announce = async move {
+        format::out(&format!(
+            "belay agent: beside the kubelet of node {node_name}, server {server}, metrics http://{address}/metrics\n"
+        ))
+    };
+    roles.run(&interrupts, announce).await
+}
+
+async fn connect(global: &Global) -> anyhow::Result<(Client, String)> {
+    let config = connect::role_config(global).await?;
+    let server = config.cluster_url.to_string();
+    let client = Client::try_from(config)
+        .with_context(|| format!("the credentials for {server} cannot be used"))?;
+    Ok((client, server))
+}
+
+/// Whether the role acts: not with its gate off. Refuses a cluster that is not protected.
+async fn starts(
+    client: &Client,
+    args: &ClusterArgs,
+    gates: FeatureGates,
+    stop: &CancellationToken,
+) -> anyhow::Result<bool> {
+    if !gates.enabled(Feature::ContainerNotifier) {
+        tracing::info!("the feature gate ContainerNotifier is off: this role does nothing");
+        return Ok(false);
+    }
+    tokio::select! {
+        () = stop.cancelled() => Ok(false),
+        checked = protection::require(client, args.allow_unprotected_triggers) => {
+            checked.map(|()| true)
+        }
+    }
+}
+
+/// The container runtime behind its socket, waited for until it answers: at boot it may come later.
+async fn cri(endpoint: &str, state_dir: &Path) -> CriRuntime {
+    let mut complained = false;
+    loop {
+        match CriRuntime::connect(endpoint, state_dir).await {
+            Ok(runtime) => return runtime,
+            Err(error) => {
+                if !std::mem::replace(&mut complained, true) {
+                    let error = anyhow::Error::new(error);
+                    tracing::warn!(
+                        "{error:#}; trying again. The socket is chosen with --runtime-endpoint"
+                    );
+                }
+                tokio::time::sleep(RUNTIME_RETRY).await;
+            }
+        }
+    }
+}

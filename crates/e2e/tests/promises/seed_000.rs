@@ -1,0 +1,601 @@
+//! The promises of the container notifier proposal (KEP-1977) about `ContainerNotifier` and
+//! `PodNotification`, phases 1 and 2, that need no selector: what happens then. Each test quotes the
+//! sentence it is about, and runs on the stage that the file including this one gives.
+
+use belay_testkit::{NOTIFICATIONS, PODS, exec, lines, notification, pod, signal, until_file};
+use serde_json::{Value, json};
+
+/// The status of one container in a notification.
+fn container<'a>(notification: &'a Value, name: &str) -> &'a Value {
+    let containers = notification["status"]["containers"].as_array();
+    containers
+        .and_then(|containers| containers.iter().find(|one| one["name"] == name))
+        .unwrap_or(&Value::Null)
+}
+
+/// "Names with other prefixes such as `example.com/` or unprefixed are custom names."
+#[tokio::test(flavor = "multi_thread")]
+async fn prefixed_and_plain_names_can_be_triggered() -> anyhow::Result<()> {
+    let Some(stage) = crate::stage().await? else {
+        return Ok(());
+    };
+    let admin = stage.admin();
+    let manifest = pod("custom")
+        .idle("main")
+        .notifier("example.com/freeze", exec(["true"]).timeout(30))
+        .notifier("freeze", exec(["true"]).timeout(30));
+    stage.run(manifest).await?;
+    for (name, notifier) in [("custom-1", "example.com/freeze"), ("custom-2", "freeze")] {
+        let done = admin
+            .notify(&notification(name, "custom", notifier).build())
+            .await?;
+        assert_eq!(done["status"]["state"], "Succeeded", "{done:#}");
+    }
+    Ok(())
+}
+
+/// "Number of seconds after which the notifier will time out. Default to 1 second."
+#[tokio::test(flavor = "multi_thread")]
+async fn the_timeout_is_one_second_unless_given() -> anyhow::Result<()> {
+    let Some(stage) = crate::stage().await? else {
+        return Ok(());
+    };
+    let admin = stage.admin();
+    let manifest = pod("default-timeout")
+        .idle("main")
+        .notifier("hang", exec(["sleep", "60"]));
+    stage.run(manifest).await?;
+    let asked = notification("default-timeout", "default-timeout", "hang").build();
+    let done = admin.notify(&asked).await?;
+    assert_eq!(container(&done, "main")["error"]["type"], "HandlerTimeout");
+    Ok(())
+}
+
+/// "Upon creation of a PodNotification, Container(s) in the specified Pod with a matching notifier
+/// name will be executed."
+#[tokio::test(flavor = "multi_thread")]
+async fn creating_a_notification_runs_the_handler_once() -> anyhow::Result<()> {
+    let Some(stage) = crate::stage().await? else {
+        return Ok(());
+    };
+    let admin = stage.admin();
+    let counter = stage.file("runs-once");
+    let manifest = pod("runs-once").idle("main").notifier(
+        "count",
+        exec(["sh", "-c", &format!("echo ran >> {counter}")]).timeout(30),
+    );
+    stage.run(manifest).await?;
+    let done = admin
+        .notify(&notification("runs-once", "runs-once", "count").build())
+        .await?;
+    assert_eq!(done["status"]["state"], "Succeeded", "{done:#}");
+    assert_eq!(lines(&counter), 1);
+    Ok(())
+}
+
+/// "All containers in the specified `Pod` which have the requested "ContainerNotifier" defined in
+/// their spec will have their corresponding "ContainerNotifierHandler" executed."
+#[tokio::test(flavor = "multi_thread")]
+async fn every_container_that_declares_it_runs_its_own_handler_and_no_other() -> anyhow::Result<()>
+{
+    let Some(stage) = crate::stage().await? else {
+        return Ok(());
+    };
+    let admin = stage.admin();
+    let file = stage.file("every");
+    let write = |word: &str| format!("echo {word} >> {file}");
+    let manifest = pod("every")
+        .idle("one")
+        .notifier("mark", exec(["sh", "-c", &write("one")]).timeout(30))
+        .idle("two")
+        .notifier("mark", exec(["sh", "-c", &write("two")]).timeout(30))
+        .notifier("other", exec(["sh", "-c", &write("other")]).timeout(30))
+        .idle("three");
+    stage.run(manifest).await?;
+    let done = admin
+        .notify(&notification("every", "every", "mark").build())
+        .await?;
+    assert_eq!(done["status"]["state"], "Succeeded", "{done:#}");
+    let mut names: Vec<_> = std::fs::read_to_string(&file)?
+        .lines()
+        .map(str::to_owned)
+        .collect();
+    names.sort();
+    assert_eq!(names, ["one", "two"]);
+    let containers = done["status"]["containers"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
+    let mut named: Vec<_> = containers.iter().map(|one| one["name"].as_str()).collect();
+    named.sort();
+    assert_eq!(named, [Some("one"), Some("two")]);
+    Ok(())
+}
+
+/// "The name of the Pod to which notification will be addressed. Note that a PodNotificaion only
+/// notifies a Pod in the same namespace."
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_of_another_namespace_is_not_reached() -> anyhow::Result<()> {
+    let Some(stage) = crate::stage().await? else {
+        return Ok(());
+    };
+    let admin = stage.admin();
+    let counter = stage.file("namespaces");
+    let manifest = pod("neighbour").idle("main").notifier(
+        "count",
+        exec(["sh", "-c", &format!("echo ran >> {counter}")]).timeout(30),
+    );
+    stage.run(manifest).await?;
+    let namespace =
+        json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "elsewhere" } });
+    admin.post("/api/v1/namespaces", &namespace).await?.ok()?;
+    let elsewhere = NOTIFICATIONS.replace("/default/", "/elsewhere/");
+    admin
+        .post(&elsewhere, &notification("n", "neighbour", "count").build())
+        .await?
+        .ok()?;
+    let done = admin
+        .until(&format!("{elsewhere}/n"), "a final state", |object| {
+            (object["status"]["state"] != "New").then(|| object.clone())
+        })
+        .await?;
+    assert_eq!(done["status"]["state"], "Failed");
+    assert_eq!(done["status"]["error"]["type"], "PodNotFound");
+    assert_eq!(lines(&counter), 0);
+    Ok(())
+}
+
+/// "The PodNotification fails immediately if the specified Pod does not exist."
+#[tokio::test(flavor = "multi_thread")]
+async fn a_notification_for_a_pod_that_is_not_there_fails_at_once() -> anyhow::Result<()> {
+    let Some(stage) = crate::stage().await? else {
+        return Ok(());
+    };
+    let admin = stage.admin();
+    let done = admin
+        .notify(&notification("no-pod", "nowhere", "lock").build())
+        .await?;
+    assert_eq!(done["status"]["state"], "Failed");
+    let error = &done["status"]["error"];
+    assert_eq!(error["type"], "PodNotFound");
+    assert!(
+        error["message"]
+            .as_str()
+            .is_some_and(|text| text.contains("nowhere")),
+        "{error}"
+    );
+    assert!(error["timestamp"].is_string(), "{error}");
+    assert!(done["status"]["completeTime"].is_string());
+    Ok(())
+}
+
+/// "The PodNotification completes immediately if no Container in the Pod has the requested
+/// ContainerNotifier defined."
+#[tokio::test(flavor = "multi_thread")]
+async fn a_notifier_that_nobody_declares_completes_at_once() -> anyhow::Result<()> {
+    let Some(stage) = crate::stage().await? else {
+        return Ok(());
+    };
+    let admin = stage.admin();
+    stage.run(pod("silent").idle("main")).await?;
+    let done = admin
+        .notify(&notification("nobody", "silent", "lock").build())
+        .await?;
+    assert_eq!(done["status"]["state"], "Succeeded");
+    let containers = &done["status"]["containers"];
+    assert!(
+        containers.as_array().is_none_or(Vec::is_empty),
+        "{containers}"
+    );
+    assert!(done["status"]["completeTime"].is_string());
+    let conditions = done["status"]["conditions"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
+    assert!(
+        conditions
+            .iter()
+            .any(|one| one["type"] == "NotifierFound" && one["status"] == "False"),
+        "{conditions:?}"
+    );
+    Ok(())
+}
+
+/// "`PodNotificationStatus` ... contains a list of `ContainerNotificationStatus`, a start time
+/// stamp ..., a completion time stamp ..., and a succeeded flag representing the final state".
+#[tokio::test(flavor = "multi_thread")]
+async fn the_status_tells_start_completion_and_each_container() -> anyhow::Result<()> {
+    let Some(stage) = crate::stage().await? else {
+        return Ok(());
+    };
+    let admin = stage.admin();
+    let manifest = pod("times")
+        .idle("main")
+        .notifier("lock", exec(["true"]).timeout(30));
+    stage.run(manifest).await?;
+    let done = admin
+        .notify(&notification("times", "times", "lock").build())
+        .await?;
+    let status = &done["status"];
+    assert_eq!(status["state"], "Succeeded", "{done:#}");
+    let main = container(&done, "main");
+    assert_eq!(main["succeeded"], true);
+    assert_eq!(main["error"], Value::Null);
+    for times in [status, main] {
+        let start = times["startTime"].as_str().unwrap_or_default();
+        let complete = times["completeTime"].as_str().unwrap_or_default();
+        assert!(
+            start.ends_with('Z') && complete.ends_with('Z'),
+            "both in UTC: {times}"
+        );
+        assert!(start <= complete, "{times}");
+    }
+    Ok(())
+}
+
+/// "PodNotificationStateNew suggests the PodNotification is newly created and has not been picked
+/// up yet." "Default to PodNotificationStateNew."
+#[tokio::test(flavor = "multi_thread")]
+async fn a_notification_is_new_until_it_is_final() -> anyhow::Result<()> {
+    let Some(stage) = crate::stage().await? else {
+        return Ok(());
+    };
+    let admin = stage.admin();
+    let gate = stage.file("new-gate");
+    let wait = format!("while [ ! -e {gate} ]; do sleep 0.05; done");
+    let manifest = pod("new")
+        .idle("main")
+        .notifier("wait", exec(["sh", "-c", &wait]).timeout(120));
+    stage.run(manifest).await?;
+    let created = admin
+        .post(NOTIFICATIONS, &notification("new", "new", "wait").build())
+        .await?
+        .ok()?;
+    assert_eq!(created["status"]["state"], "New");
+    // Picked up and running, and still New: there is no fourth state.
+    let running = admin
+        .until(&format!("{NOTIFICATIONS}/new"), "a start", |object| {
+            object["status"]["startTime"]
+                .is_string()
+                .then(|| object.clone())
+        })
+        .await?;
+    assert_eq!(running["status"]["state"], "New");
+    std::fs::write(&gate, "")?;
+    assert_eq!(admin.finished("new").await?["status"]["state"], "Succeeded");
+    Ok(())
+}
+
+/// "`Succeeded` ... will not be specified if the status of execution is unknown(i.e., in
+/// execution)." "updates the `ContainerNotificationStatus` to set the StartTimestamp": a
+/// notification is written twice, so a container's own start is told with its end.
+#[tokio::test(flavor = "multi_thread")]
+async fn while_a_handler_runs_it_is_named_and_its_success_is_not_known() -> anyhow::Result<()> {
+    let Some(stage) = crate::stage().await? else {
+        return Ok(());
+    };
+    let admin = stage.admin();
+    let gate = stage.file("unknown-gate");
+    let wait = format!("while [ ! -e {gate} ]; do sleep 0.05; done");
+    let manifest = pod("unknown")
+        .idle("main")
+        .notifier("wait", exec(["sh", "-c", &wait]).timeout(120));
+    stage.run(manifest).await?;
+    admin
+        .post(
+            NOTIFICATIONS,
+            &notification("unknown", "unknown", "wait").build(),
+        )
+        .await?
+        .ok()?;
+    let running = admin
+        .until(&format!("{NOTIFICATIONS}/unknown"), "a start", |object| {
+            object["status"]["startTime"]
+                .is_string()
+                .then(|| object.clone())
+        })
+        .await?;
+    let main = container(&running, "main");
+    assert_eq!(main["name"], "main");
+    assert_eq!(main["succeeded"], Value::Null);
+    assert_eq!(main["completeTime"], Value::Null);
+    std::fs::write(&gate, "")?;
+    let done = admin.finished("unknown").await?;
+    let main = container(&done, "main");
+    assert_eq!(main["succeeded"], true);
+    assert!(main["startTime"].is_string() && main["completeTime"].is_string());
+    Ok(())
+}
+
+/// "A `PodNotification` is considered to be successful ... only if the notification have been
+/// successfully executed in all qualified containers in the specified `Pod`."
+#[tokio::test(flavor = "multi_thread")]
+async fn one_failing_container_fails_the_notification_and_the_others_are_recorded()
+-> anyhow::Result<()> {
+    let Some(stage) = crate::stage().await? else {
+        return Ok(());
+    };
+    let admin = stage.admin();
+    let manifest = pod("mixed")
+        .idle("good")
+        .notifier("lock", exec(["true"]).timeout(30))
+        .idle("bad")
+        .notifier(
+            "lock",
+            exec(["sh", "-c", "echo no space; exit 7"]).timeout(30),
+        );
+    stage.run(manifest).await?;
+    let done = admin
+        .notify(&notification("mixed", "mixed", "lock").build())
+        .await?;
+    assert_eq!(done["status"]["state"], "Failed");
+    assert_eq!(container(&done, "good")["succeeded"], true);
+    let bad = container(&done, "bad");
+    assert_eq!(bad["succeeded"], false);
+    assert_eq!(bad["error"]["type"], "HandlerFailed");
+    assert_eq!(bad["exitCode"], 7);
+    assert!(
+        bad["output"]
+            .as_str()
+            .is_some_and(|text| text.contains("no space")),
+        "{bad}"
+    );
+    Ok(())
+}
+
+/// "the `PodNotification` controller (or Kubelet in phase 2) will NOT retry upon failures/errors
+/// returned from `ContainerNotifier`. Top level controllers or users can create another
+/// `PodNotification` to do retries."
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_is_not_retried_but_another_notification_tries_again() -> anyhow::Result<()> {
+    let Some(stage) = crate::stage().await? else {
+        return Ok(());
+    };
+    let admin = stage.admin();
+    let counter = stage.file("no-retry");
+    // Fails the first time, succeeds the second.
+    let script = format!("echo ran >> {counter}; test $(wc -l < {counter}) -ge 2");
+    let manifest = pod("no-retry")
+        .idle("main")
+        .notifier("try", exec(["sh", "-c", &script]).timeout(30));
+    stage.run(manifest).await?;
+    let first = admin
+        .notify(&notification("no-retry-1", "no-retry", "try").build())
+        .await?;
+    assert_eq!(first["status"]["state"], "Failed", "{first:#}");
+    assert_eq!(lines(&counter), 1);
+
+    let second = admin
+        .notify(&notification("no-retry-2", "no-retry", "try").build())
+        .await?;
+    assert_eq!(second["status"]["state"], "Succeeded", "{second:#}");
+    assert_eq!(lines(&counter), 2);
+    let first_again = admin.finished("no-retry-1").await?;
+    assert_eq!(
+        first_again["status"], first["status"],
+        "what is final stays as it is"
+    );
+    Ok(())
+}
+
+/// "The execution of a handler timed out": `HandlerTimeout`. "If it fails or times out, ... sets
+/// the Succeed field to False."
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_that_takes_too_long_is_a_handler_timeout() -> anyhow::Result<()> {
+    let Some(stage) = crate::stage().await? else {
+        return Ok(());
+    };
+    let admin = stage.admin();
+    let manifest = pod("slow")
+        .idle("main")
+        .notifier("hang", exec(["sleep", "600"]).timeout(1));
+    stage.run(manifest).await?;
+    let done = admin
+        .notify(&notification("slow", "slow", "hang").build())
+        .await?;
+    assert_eq!(done["status"]["state"], "Failed");
+    let main = container(&done, "main");
+    assert_eq!(main["succeeded"], false);
+    assert_eq!(main["error"]["type"], "HandlerTimeout");
+    assert!(
+        main["error"]["message"]
+            .as_str()
+            .is_some_and(|text| !text.is_empty())
+    );
+    assert!(main["error"]["timestamp"].is_string());
+    Ok(())
+}
+
+/// "Creators of `PodNotification` resources are responsible of the full lifecycle of them."
+#[tokio::test(flavor = "multi_thread")]
+async fn a_finished_notification_stays_until_its_creator_deletes_it() -> anyhow::Result<()> {
+    let Some(stage) = crate::stage().await? else {
+        return Ok(());
+    };
+    let admin = stage.admin();
+    let manifest = pod("kept")
+        .idle("main")
+        .notifier("lock", exec(["true"]).timeout(30));
+    stage.run(manifest).await?;
+    let done = admin
+        .notify(&notification("kept", "kept", "lock").build())
+        .await?;
+    let options = json!({ "gracePeriodSeconds": 0 });
+    admin
+        .delete_with(&format!("{PODS}/kept"), &options)
+        .await?
+        .ok()?;
+    let after = admin.get(&format!("{NOTIFICATIONS}/kept")).await?.ok()?;
+    assert_eq!(after["status"], done["status"]);
+    admin.delete(&format!("{NOTIFICATIONS}/kept")).await?.ok()?;
+    admin
+        .get(&format!("{NOTIFICATIONS}/kept"))
+        .await?
+        .refused(404)?;
+    Ok(())
+}
+
+/// "The user creates a `PodNotification` object to request the SIGHUP `ContainerNotifier`. ... It
+/// sends the SIGHUP signal defined in the `ContainterNotificationHandler` to the container."
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_notifier_reaches_the_container_s_first_process() -> anyhow::Result<()> {
+    let Some(stage) = crate::stage().await? else {
+        return Ok(());
+    };
+    let admin = stage.admin();
+    let file = stage.file("hup");
+    let script = format!(
+        "trap 'echo hup >> {file}' HUP; trap 'echo usr1 >> {file}' USR1; echo ready >> {file}; \
+         while :; do sleep 3600 & wait; done"
+    );
+    let manifest = pod("hup")
+        .container("main", ["sh", "-c", &script])
+        .notifier("reload", signal("SIGHUP").timeout(30))
+        .notifier("verbose", signal("SIGUSR1").timeout(30));
+    stage.run(manifest).await?;
+    until_file(&file, |text| text.contains("ready")).await?;
+    let done = admin
+        .notify(&notification("hup", "hup", "reload").build())
+        .await?;
+    assert_eq!(done["status"]["state"], "Succeeded", "{done:#}");
+    until_file(&file, |text| text.contains("hup")).await?;
+    // "Example Workflow to Change Log Verbosity": another signal, another notifier.
+    let done = admin
+        .notify(&notification("usr1", "hup", "verbose").build())
+        .await?;
+    assert_eq!(done["status"]["state"], "Succeeded", "{done:#}");
+    let text = until_file(&file, |text| text.contains("usr1")).await?;
+    assert_eq!(text.lines().collect::<Vec<_>>(), ["ready", "hup", "usr1"]);
+    Ok(())
+}
+
+/// "Kubelet will watch PodNotification resources for Pods on the node it's running": the executor
+/// and the node are the pod's.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_node_of_the_pod_is_the_one_that_acts() -> anyhow::Result<()> {
+    let Some(stage) = crate::stage().await? else {
+        return Ok(());
+    };
+    let admin = stage.admin();
+    let manifest = pod("where")
+        .idle("main")
+        .notifier("lock", exec(["true"]).timeout(30));
+    let running = stage.run(manifest).await?;
+    let done = admin
+        .notify(&notification("where", "where", "lock").build())
+        .await?;
+    let status = &done["status"];
+    assert_eq!(status["nodeName"], running["spec"]["nodeName"]);
+    assert_eq!(status["podUID"], running["metadata"]["uid"]);
+    assert!(
+        status["executor"]
+            .as_str()
+            .is_some_and(|text| !text.is_empty()),
+        "{status}"
+    );
+    let running_id = &running["status"]["containerStatuses"][0]["containerID"];
+    let acted_on = container(&done, "main")["containerID"]
+        .as_str()
+        .unwrap_or_default();
+    assert!(
+        running_id
+            .as_str()
+            .is_some_and(|id| id.ends_with(acted_on) && !acted_on.is_empty()),
+        "{running_id} and {acted_on}"
+    );
+    Ok(())
+}
+
+/// "there are 3 commands that need to be executed sequentially to quiesce a mysql database ...:
+/// *lockTables*, *flushDisk*, and *fsfreeze*. After the snapshots have been taken, there are 2
+/// commands to be executed sequentially to unquiesce it: *fsUnfreeze*, *unlockTables*."
+#[tokio::test(flavor = "multi_thread")]
+async fn the_quiesce_workflow_runs_its_five_steps_in_the_order_asked_for() -> anyhow::Result<()> {
+    let Some(stage) = crate::stage().await? else {
+        return Ok(());
+    };
+    let admin = stage.admin();
+    let file = stage.file("quiesce");
+    let steps = [
+        "lockTables",
+        "flushDisk",
+        "fsfreeze",
+        "fsUnfreeze",
+        "unlockTables",
+    ];
+    let mut manifest = pod("mysql").idle("mysql");
+    for step in steps {
+        let command = format!("echo {step} >> {file}");
+        manifest = manifest.notifier(step, exec(["sh", "-c", &command]).timeout(30));
+    }
+    stage.run(manifest).await?;
+    for step in steps {
+        let name = format!("mysql-{}", step.to_lowercase());
+        let done = admin
+            .notify(&notification(&name, "mysql", step).build())
+            .await?;
+        assert_eq!(
+            container(&done, "mysql")["succeeded"],
+            true,
+            "{step}: {done:#}"
+        );
+        // "Upper level controller is responsible to delete all `PodNotification` objects it has
+        // created after the commands have completed."
+        admin
+            .delete(&format!("{NOTIFICATIONS}/{name}"))
+            .await?
+            .ok()?;
+    }
+    let ran = std::fs::read_to_string(&file)?;
+    assert_eq!(ran.lines().collect::<Vec<_>>(), steps);
+    Ok(())
+}
+
+/// "For exec, it will depend on the return value of the ExecInContainer method": a command that
+/// cannot be started is a failure with a reason.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_is_not_there_fails_and_says_so() -> anyhow::Result<()> {
+    let Some(stage) = crate::stage().await? else {
+        return Ok(());
+    };
+    let admin = stage.admin();
+    let manifest = pod("no-command")
+        .idle("main")
+        .notifier("lock", exec(["/nonexistent/lock"]).timeout(30));
+    stage.run(manifest).await?;
+    let done = admin
+        .notify(&notification("no-command", "no-command", "lock").build())
+        .await?;
+    let main = container(&done, "main");
+    assert_eq!(main["succeeded"], false);
+    assert_eq!(main["error"]["type"], "HandlerFailed");
+    let message = main["error"]["message"].as_str().unwrap_or_default();
+    assert!(message.contains("/nonexistent/lock"), "{message}");
+    Ok(())
+}
+
+/// "A PodNotification is completed when the action has been executed in all eligible Containers":
+/// a pod that does not run has none.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_is_not_running_fails_with_its_own_error() -> anyhow::Result<()> {
+    let Some(stage) = crate::stage().await? else {
+        return Ok(());
+    };
+    let admin = stage.admin();
+    let manifest = pod("ended")
+        .container("main", ["true"])
+        .notifier("lock", exec(["true"]).timeout(1))
+        .restart_policy("Never");
+    stage.create(manifest).await?;
+    admin
+        .until(&format!("{PODS}/ended"), "its end", |pod| {
+            (pod["status"]["phase"] == "Succeeded").then_some(())
+        })
+        .await?;
+    let done = admin
+        .notify(&notification("ended", "ended", "lock").build())
+        .await?;
+    assert_eq!(done["status"]["state"], "Failed");
+    assert_eq!(done["status"]["error"]["type"], "ContainerNotRunning");
+    Ok(())
+}
