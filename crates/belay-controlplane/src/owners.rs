@@ -30,7 +30,7 @@ use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::{debug, warn};
 
 use graph::{Cascade, Graph, Owner, Place, Seen, Task};
 
@@ -261,7 +261,7 @@ impl Collector {
                         .await
                         .map(|_| ()),
                 )?;
-                info!(?place, "deleted, for its owner is gone");
+                debug!(?place, "deleted, for its owner is gone");
                 Ok(true)
             }
             Task::Disown { uid, place, owner } => {

@@ -5,12 +5,12 @@
 //! written is put together when it may be written, at most once a second.
 
 mod entry;
+mod told;
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use belay_api::fanout::{Notification, PodSelectionPolicy};
-use belay_api::notification::PodNotification;
 use belay_api::reasons;
 use belay_api::selector::LabelSelector;
 use belay_core::fanout::{Target, child_name};
@@ -20,7 +20,7 @@ use kube::ResourceExt as _;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::pods::{PodFacts, Pods};
+use super::pods::Pods;
 use super::record;
 use super::work::{Creation, RETRY, Writing};
 use crate::expiry::tracker::Key;
@@ -124,234 +124,6 @@ impl Ledger {
         None
     }
 
-    // What the watch of Notifications tells.
-
-    pub(super) fn notifications_listing(&mut self) {
-        self.notifications_listing.clear();
-    }
-
-    pub(super) fn notification_listed(&mut self, object: Notification, now: Instant) {
-        self.notifications_listing
-            .insert(object.uid().unwrap_or_default());
-        self.notification_applied(object, now);
-    }
-
-    /// The list is complete. Returns those that are gone.
-    pub(super) fn notifications_listed(&mut self) -> Vec<String> {
-        let listed = std::mem::take(&mut self.notifications_listing);
-        let gone: Vec<String> = self
-            .entries
-            .keys()
-            .filter(|uid| !listed.contains(*uid))
-            .cloned()
-            .collect();
-        for uid in &gone {
-            self.notification_gone(uid);
-        }
-        gone
-    }
-
-    pub(super) fn notification_applied(&mut self, object: Notification, now: Instant) {
-        let uid = object.uid().unwrap_or_default();
-        if object.metadata.deletion_timestamp.is_some() {
-            // Nobody else is notified, and its children may go when they have to.
-            self.end(&uid);
-            return;
-        }
-        match self.entries.get_mut(&uid) {
-            Some(Entry::Final) => {}
-            Some(Entry::New { object: known, .. }) => **known = object,
-            Some(Entry::Active(active)) => active.told(object),
-            None if object.state().is_final() => {
-                self.finish(&object);
-                self.entries.insert(uid, Entry::Final);
-            }
-            None => {
-                let started = object
-                    .status
-                    .as_ref()
-                    .is_some_and(|s| s.start_time.is_some());
-                if started && self.children_known {
-                    // Somebody else has begun with it, and its children are not known here.
-                    warn!(uid, "was begun by somebody else");
-                    self.confused = true;
-                } else if started {
-                    self.resume(uid, object);
-                } else {
-                    let new = Entry::New {
-                        object: Box::new(object),
-                        busy: false,
-                    };
-                    self.entries.insert(uid.clone(), new);
-                    self.begin(&uid, now);
-                }
-            }
-        }
-    }
-
-    pub(super) fn notification_gone(&mut self, uid: &str) {
-        self.end(uid);
-        self.entries.remove(uid);
-    }
-
-    // What the watch of children tells.
-
-    pub(super) fn children_listing(&mut self) {
-        self.listing.clear();
-    }
-
-    pub(super) fn child_listed(&mut self, object: &PodNotification, now: Instant) {
-        if let Some(child) = record::read(object) {
-            let listed = self.listing.entry(child.owner).or_default();
-            listed.insert(child.target.uid);
-        }
-        self.child_applied(object, now);
-    }
-
-    pub(super) fn children_listed(&mut self, now: Instant) {
-        self.children_known = true;
-        let listing = std::mem::take(&mut self.listing);
-        let nobody = HashSet::new();
-        let uids: Vec<String> = self.entries.keys().cloned().collect();
-        for uid in uids {
-            let listed = listing.get(&uid).unwrap_or(&nobody);
-            if let Some(Entry::Active(active)) = self.entries.get_mut(&uid) {
-                if active.loading {
-                    active.loading = false;
-                    active.fanout.loaded();
-                    active.dirty = true;
-                    self.tell_pods(&uid);
-                } else {
-                    for gone in active.fanout.missing(listed) {
-                        self.child_is_gone(&uid, &gone);
-                    }
-                }
-            }
-            self.begin(&uid, now);
-            self.pump(&uid, now);
-        }
-    }
-
-    pub(super) fn child_applied(&mut self, object: &PodNotification, now: Instant) {
-        let Some(child) = record::read(object) else {
-            return;
-        };
-        match self.entries.get_mut(&child.owner) {
-            Some(Entry::Active(active)) => {
-                let fanout = &mut active.fanout;
-                fanout.child_seen(&child.target, child.outcome, child.terminating);
-                active.dirty = true;
-                self.pump(&child.owner, now);
-            }
-            // Its Notification has ended, or is gone: nothing has to be remembered.
-            Some(Entry::Final) | None if child.terminating && child.held => {
-                let namespace = object.namespace().unwrap_or_default();
-                self.releases.push_back((namespace, object.name_any()));
-            }
-            Some(Entry::Final | Entry::New { .. }) | None => {}
-        }
-    }
-
-    pub(super) fn child_deleted(&mut self, object: &PodNotification, now: Instant) {
-        if let Some(child) = record::read(object) {
-            self.child_is_gone(&child.owner, &child.target.uid);
-            self.pump(&child.owner, now);
-        }
-    }
-
-    fn child_is_gone(&mut self, owner: &str, pod_uid: &str) {
-        if let Some(Entry::Active(active)) = self.entries.get_mut(owner) {
-            let namespace = active.object.namespace().unwrap_or_default();
-            let exists = self.pods.may_exist(&namespace, pod_uid);
-            active.fanout.child_gone(pod_uid, exists);
-            active.releasing.remove(pod_uid);
-            active.dirty = true;
-        }
-    }
-
-    // What the watch of pods tells, while somebody wants to know.
-
-    pub(super) fn pods_listing(&mut self) {
-        self.pods.listing();
-    }
-
-    pub(super) fn pod_listed(&mut self, namespace: &str, facts: PodFacts, now: Instant) {
-        self.pods.listed(&facts.target.uid);
-        self.pod_applied(namespace, facts, now);
-    }
-
-    pub(super) fn pods_listed(&mut self, now: Instant) {
-        for (namespace, target) in self.pods.listing_done() {
-            self.pod_is_gone(&namespace, &target, now);
-        }
-        for uid in self.all_open() {
-            self.forget_pods(&uid);
-        }
-    }
-
-    pub(super) fn pod_applied(&mut self, namespace: &str, facts: PodFacts, now: Instant) {
-        for uid in self.open_in(namespace) {
-            if let Some(Entry::Active(active)) = self.entries.get_mut(&uid) {
-                active.pod(&facts);
-            }
-            self.pump(&uid, now);
-        }
-        self.pods.applied(namespace, facts);
-    }
-
-    pub(super) fn pod_deleted(&mut self, namespace: &str, target: &Target, now: Instant) {
-        self.pods.deleted(namespace, &target.uid);
-        self.pod_is_gone(namespace, target, now);
-    }
-
-    /// Nobody wants to know of pods any more, or the watch begins anew.
-    pub(super) fn pods_unwatched(&mut self) {
-        self.pods = Pods::default();
-    }
-
-    fn pod_is_gone(&mut self, namespace: &str, target: &Target, now: Instant) {
-        for uid in self.open_in(namespace) {
-            if let Some(Entry::Active(active)) = self.entries.get_mut(&uid) {
-                active.fanout.pod_gone(target);
-                active.dirty = true;
-            }
-            self.pump(&uid, now);
-        }
-    }
-
-    fn open_in(&self, namespace: &str) -> Vec<String> {
-        let open = self.open.get(namespace).into_iter().flatten();
-        open.cloned().collect()
-    }
-
-    fn all_open(&self) -> Vec<String> {
-        self.open.values().flatten().cloned().collect()
-    }
-
-    fn forget_pods(&mut self, uid: &str) {
-        if let Some(Entry::Active(active)) = self.entries.get_mut(uid) {
-            let namespace = active.object.namespace().unwrap_or_default();
-            let pods = &self.pods;
-            active
-                .fanout
-                .forget_pods(|pod| pods.may_exist(&namespace, pod));
-        }
-    }
-
-    /// Tells a Notification with `AllPods` of the pods that are known.
-    fn tell_pods(&mut self, uid: &str) {
-        let Some(Entry::Active(active)) = self.entries.get_mut(uid) else {
-            return;
-        };
-        let namespace = active.object.namespace().unwrap_or_default();
-        for pod in self.pods.of(&namespace) {
-            active.pod(pod);
-        }
-        if self.pods.is_synced() {
-            self.forget_pods(uid);
-        }
-    }
-
     // What came of work.
 
     pub(super) fn fixed(&mut self, uid: &str, result: kube::Result<Vec<Target>>, now: Instant) {
@@ -382,7 +154,10 @@ impl Ledger {
             return;
         };
         match creation {
-            Creation::There(outcome) => active.fanout.created(target, outcome),
+            Creation::There(outcome) => {
+                active.accepted();
+                active.fanout.created(target, outcome);
+            }
             Creation::Refused(why) => {
                 active.fanout.not_created(target);
                 warn!(

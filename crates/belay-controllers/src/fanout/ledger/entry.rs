@@ -142,6 +142,11 @@ impl Active {
         pause
     }
 
+    /// A creation was accepted: the next refusal is a first one again.
+    pub(super) fn accepted(&mut self) {
+        self.pause = RETRY;
+    }
+
     /// The end is written at once, everything else when the pause is over.
     pub(super) fn write_not_before(&self) -> Option<Instant> {
         let paced = (!self.over()).then_some(self.next_write);
