@@ -230,6 +230,8 @@ pub(super) fn child(object: &Notification, target: &Target) -> PodNotification {
         labels: Some([(OWNER_LABEL.to_owned(), uid)].into()),
         owner_references: Some(vec![owner]),
         finalizers: Some(vec![FINALIZER.to_owned()]),
+        // Those that a new object brings are meant for the definition of its kind.
+        annotations: None,
         ..child.metadata
     };
     child
