@@ -21,12 +21,16 @@ pub struct Stage {
 impl Stage {
     /// The embedded server and its node, shared by a test binary.
     pub async fn embedded() -> anyhow::Result<Option<Self>> {
-        let instance = Instance::shared().await?;
-        Ok(Some(Self {
+        Ok(Some(Self::on(Instance::shared().await?).await?))
+    }
+
+    /// An instance of the test's own.
+    pub async fn on(instance: &Instance) -> anyhow::Result<Self> {
+        Ok(Self {
             admin: instance.admin().await?,
             files: instance.dir().to_owned(),
             kubernetes: false,
-        }))
+        })
     }
 
     /// A cluster on which Belay is installed, shared by a test binary; `None` after having said

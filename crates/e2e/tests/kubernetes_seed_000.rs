@@ -5,6 +5,8 @@ use belay_testkit::Stage;
 
 #[path = "promises/seed_000.rs"]
 mod seed_000;
+#[path = "promises/seed_000_fanout.rs"]
+mod seed_000_fanout;
 #[path = "promises/seed_000_probes.rs"]
 mod seed_000_probes;
 
