@@ -242,6 +242,7 @@ pub(super) fn child(object: &Notification, target: &Target) -> PodNotification {
 pub(super) struct Child {
     pub(super) owner: String,
     pub(super) target: Target,
+    pub(super) notifier: String,
     pub(super) outcome: Option<Outcome>,
     pub(super) terminating: bool,
     /// Whether it waits for us to let it go.
@@ -249,17 +250,25 @@ pub(super) struct Child {
 }
 
 /// What is read of a PodNotification; `None` for one that is not a Notification's child.
+///
+/// Anybody who may create one may say whose child it is. Only the one that [`child`] would have made
+/// for this pod is taken for it, and whoever reads it has to compare the notifier besides.
 pub(super) fn read(object: &PodNotification) -> Option<Child> {
     let owner = object
         .owner_references()
         .iter()
         .find(|owner| owner.kind == "Notification" && owner.controller == Some(true))?;
+    let target = Target {
+        name: object.spec.pod_name.clone(),
+        uid: object.spec.pod_uid.clone()?,
+    };
+    if object.name_any() != child_name(&owner.name, &owner.uid, &target.uid) {
+        return None;
+    }
     Some(Child {
         owner: owner.uid.clone(),
-        target: Target {
-            name: object.spec.pod_name.clone(),
-            uid: object.spec.pod_uid.clone()?,
-        },
+        target,
+        notifier: object.spec.notifier.clone(),
         outcome: match object.state() {
             State::New => None,
             State::Succeeded => Some(Outcome::Succeeded),

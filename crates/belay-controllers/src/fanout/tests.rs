@@ -69,10 +69,7 @@ impl Script {
                     reply(200, &list(std::slice::from_ref(&self.notification)))
                 }
                 OWN => reply(200, &self.notification),
-                _ => match path.rsplit('/').next().and_then(|n| self.children.get(n)) {
-                    Some(child) => reply(200, child),
-                    None => failure(404, "NotFound"),
-                },
+                _ => self.show(path.rsplit('/').next().unwrap_or_default()),
             };
         }
         if method == Method::POST && path == CHILDREN {
@@ -82,6 +79,17 @@ impl Script {
             return self.write(body);
         }
         reply(201, &body)
+    }
+
+    fn show(&mut self, name: &str) -> Response<Body> {
+        let Some(child) = self.children.get(name).cloned() else {
+            return failure(404, "NotFound");
+        };
+        // Who took the name of another's child gives it back after that was seen.
+        if child["spec"]["notifier"] != self.notification["spec"]["notifier"] {
+            self.children.remove(name);
+        }
+        reply(200, &child)
     }
 
     fn create(&mut self, mut child: Value) -> Response<Body> {
@@ -241,6 +249,31 @@ async fn a_creation_whose_answer_got_lost_is_found_and_not_repeated() {
     let done = run_to_the_end(script).await;
     assert_eq!(created(&done), ["create \"a\"", "create \"b\""]);
     assert_eq!(done.notification["status"]["succeededCount"], 2);
+}
+
+/// A final child of pod `a`, as whoever may create notifications can write it.
+fn forged(name: &str, notifier: &str) -> (String, Value) {
+    let owner = json!({"apiVersion": "apps.k8s.io/v1alpha1", "kind": "Notification", "name": "n",
+        "uid": "u", "controller": true});
+    let object = json!({"apiVersion": "apps.k8s.io/v1alpha1", "kind": "PodNotification",
+        "metadata": {"namespace": "ns", "name": name, "ownerReferences": [owner]},
+        "spec": {"podName": "a", "podUID": "u-a", "notifier": notifier},
+        "status": {"state": "Succeeded", "completeTime": "2026-01-01T00:00:00Z"}});
+    (name.to_owned(), object)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_somebody_else_calls_a_child_counts_for_nothing() {
+    let own = belay_core::fanout::child_name("n", "u", "u-a");
+    for (name, notifier) in [("n-1", "work"), ("n-1", "other"), (&own, "other")] {
+        let mut script = script(&json!({"parallelism": 1}));
+        script.children.extend([forged(name, notifier)]);
+        let done = run_to_the_end(script).await;
+        let child = &done.children[&own];
+        assert_eq!(child["spec"]["notifier"], "work", "{name} {notifier}");
+        let status = &done.notification["status"];
+        assert_eq!(status["succeededCount"], 2, "{name} {notifier}: {status}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -138,7 +138,9 @@ async fn look(api: &Api<PodNotification>, owner: &str, child: &PodNotification) 
             Ok(Some(found)) => {
                 let wanted = child.spec.pod_uid.as_deref();
                 let ours = record::read(&found).filter(|found| {
-                    found.owner == owner && Some(found.target.uid.as_str()) == wanted
+                    found.owner == owner
+                        && Some(found.target.uid.as_str()) == wanted
+                        && found.notifier == child.spec.notifier
                 });
                 return match ours {
                     Some(found) => Creation::There(found.outcome),

@@ -92,7 +92,7 @@ impl Ledger {
     }
 
     pub(in crate::fanout) fn child_listed(&mut self, object: &PodNotification, now: Instant) {
-        if let Some(child) = record::read(object) {
+        if let Some(child) = self.child(object) {
             let listed = self.listing.entry(child.owner).or_default();
             listed.insert(child.target.uid);
         }
@@ -124,7 +124,7 @@ impl Ledger {
     }
 
     pub(in crate::fanout) fn child_applied(&mut self, object: &PodNotification, now: Instant) {
-        let Some(child) = record::read(object) else {
+        let Some(child) = self.child(object) else {
             return;
         };
         match self.entries.get_mut(&child.owner) {
@@ -144,10 +144,19 @@ impl Ledger {
     }
 
     pub(in crate::fanout) fn child_deleted(&mut self, object: &PodNotification, now: Instant) {
-        if let Some(child) = record::read(object) {
+        if let Some(child) = self.child(object) {
             self.child_is_gone(&child.owner, &child.target.uid);
             self.pump(&child.owner, now);
         }
+    }
+
+    /// The child that this is. One that triggers something else than its Notification is none:
+    /// whoever may trigger one notifier must not decide what came of another.
+    fn child(&self, object: &PodNotification) -> Option<record::Child> {
+        record::read(object).filter(|child| match self.entries.get(&child.owner) {
+            Some(Entry::Active(active)) => active.object.spec.notifier == child.notifier,
+            Some(Entry::Final | Entry::New { .. }) | None => true,
+        })
     }
 
     fn child_is_gone(&mut self, owner: &str, pod_uid: &str) {

@@ -1,0 +1,133 @@
+//! The feature gate on a real Kubernetes: the stock server keeps on serving what is stored; Belay's
+//! roles do not act while it is off, and go on when it is on again.
+
+use std::time::Duration;
+
+use belay_testkit::{
+    Cluster, FANOUTS, NOTIFICATIONS, Rest, Stage, exec, fanout, lines, notification, pod,
+};
+use http::Method;
+use serde_json::{Value, json};
+
+const OFF: &str = "--feature-gates=ContainerNotifier=false";
+
+/// Starts the roles anew with or without the gate, and waits until no other ones are left.
+async fn switch(cluster: &Cluster, on: bool) -> anyhow::Result<()> {
+    let admin = cluster.admin().await?;
+    let kubectl = cluster.kubectl();
+    for role in ["daemonsets/belay-agent", "deployments/belay-controller"] {
+        let path = format!("/apis/apps/v1/namespaces/belay-system/{role}");
+        let object = admin.get(&path).await?.ok()?;
+        let arguments = &object["spec"]["template"]["spec"]["containers"][0]["args"];
+        let mut arguments: Vec<Value> = arguments.as_array().cloned().unwrap_or_default();
+        arguments.retain(|argument| argument != OFF);
+        if !on {
+            arguments.push(OFF.into());
+        }
+        let patch = json!([{"op": "replace", "value": arguments,
+            "path": "/spec/template/spec/containers/0/args"}]);
+        let headers = [("content-type", "application/json-patch+json")];
+        let body = serde_json::to_vec(&patch)?;
+        let patched = admin.send(Method::PATCH, &path, &headers, body).await?;
+        patched.ok()?;
+        let rollout = ["-n", "belay-system", "rollout", "status", role];
+        kubectl
+            .ok(&[&rollout[..], &["--timeout=170s"]].concat())
+            .await?;
+    }
+    // A rollout is over before the last of the old ones has ended.
+    let pods = "/api/v1/namespaces/belay-system/pods";
+    belay_testkit::eventually("the old ones to end", async || {
+        let list = admin.get(pods).await?.ok()?;
+        let mut pods = list["items"].as_array().into_iter().flatten();
+        Ok(pods
+            .all(|pod| {
+                let arguments = pod["spec"]["containers"][0]["args"].as_array();
+                arguments.is_some_and(|all| all.iter().any(|one| one == OFF) != on)
+            })
+            .then_some(()))
+    })
+    .await
+}
+
+async fn state(admin: &Rest, name: &str) -> anyhow::Result<Value> {
+    let object = admin.get(&format!("{NOTIFICATIONS}/{name}")).await?.ok()?;
+    Ok(object["status"]["state"].clone())
+}
+
+/// Long enough for what is not allowed to happen; a busy machine can only make it seem fine.
+async fn a_while() {
+    tokio::time::sleep(Duration::from_secs(5)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn roles_act_only_while_their_gate_is_on_and_lose_nothing() -> anyhow::Result<()> {
+    let Some(cluster) = Cluster::with_belay().await? else {
+        return Ok(());
+    };
+    let stage = Stage::of(&cluster).await?;
+    let admin = stage.admin();
+    let runs = stage.file("runs");
+    let script = format!("echo ran >> {runs}");
+    let count = || exec(["sh", "-c", &script]).timeout(60);
+    let manifest = |name: &str| {
+        pod(name)
+            .label("app", name)
+            .idle("main")
+            .notifier("count", count())
+    };
+    stage.run(manifest("web")).await?;
+    let before = admin
+        .notify(&notification("before", "web", "count").build())
+        .await?;
+    assert_eq!(before["status"]["state"], "Succeeded", "{before:#}");
+
+    switch(&cluster, false).await?;
+    let stored = admin.get(&format!("{NOTIFICATIONS}/before")).await?.ok()?;
+    assert_eq!(stored["status"], before["status"], "what was stored stayed");
+    stage.run(manifest("new")).await?;
+    let created = [
+        notification("long", "web", "count").deadline(3600),
+        notification("new", "new", "count").deadline(3600),
+        notification("short", "web", "count").deadline(1),
+    ];
+    for object in created {
+        admin.post(NOTIFICATIONS, &object.build()).await?.ok()?;
+    }
+    let many = fanout("many", ("app", "new"), "count").spec("deadlineSeconds", 3600);
+    admin.post(FANOUTS, &many.build()).await?.ok()?;
+    a_while().await;
+    for name in ["long", "new", "short"] {
+        assert_eq!(state(admin, name).await?, "New", "{name}");
+    }
+    let many = admin.get(&format!("{FANOUTS}/many")).await?.ok()?;
+    assert!(many["status"]["startTime"].is_null(), "{many:#}");
+    assert_eq!(lines(&runs), 1, "nothing ran");
+
+    switch(&cluster, true).await?;
+    for name in ["long", "new"] {
+        let done = admin.finished(name).await?;
+        assert_eq!(done["status"]["state"], "Succeeded", "{done:#}");
+    }
+    let short = admin.finished("short").await?;
+    assert_eq!(short["status"]["error"]["type"], "Expired", "{short:#}");
+    let done = admin
+        .until(&format!("{FANOUTS}/many"), "the end", |object| {
+            let complete = object["status"]["completeTime"].is_string();
+            complete.then(|| object.clone())
+        })
+        .await?;
+    assert_eq!(done["status"]["succeededCount"], 1, "{done:#}");
+    assert_eq!(lines(&runs), 4, "each of them once");
+
+    switch(&cluster, false).await?;
+    let again = notification("again", "web", "count").deadline(3600).build();
+    admin.post(NOTIFICATIONS, &again).await?.ok()?;
+    a_while().await;
+    assert_eq!(state(admin, "again").await?, "New");
+    assert_eq!(lines(&runs), 4);
+    let list = admin.get(NOTIFICATIONS).await?.ok()?;
+    let served = list["items"].as_array().map_or(0, Vec::len);
+    assert_eq!(served, 6, "all of them are served, a fan-out's too");
+    Ok(())
+}
