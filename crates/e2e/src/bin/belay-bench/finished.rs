@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use belay_testkit::{Instance, NOTIFICATIONS, Rest, notification, processes};
+use belay_testkit::{Instance, NOTIFICATIONS, Rest, instance::NODE, notification, processes};
 
 use crate::{
     burst::Load,
@@ -17,12 +17,22 @@ const FINISHED: usize = 100_000;
 /// How many of them the node's agent has delivered; the others were final when they were created.
 const DELIVERED: usize = 10_000;
 const ROUNDS: usize = 400;
+/// Rounds before that, which nobody counts.
+const WARM_UP: usize = 50;
 /// How often an agent's list is asked for.
 const LISTS: usize = 50;
 /// More than this is slower, and not noise.
 const TOLERANCE: f64 = 1.1;
 
-/// What was measured with one number of finished notifications in the store.
+/// One instance and what was measured on it.
+struct Side {
+    instance: Instance,
+    admin: Rest,
+    ends: Ends,
+    figures: Figures,
+}
+
+#[derive(Default)]
 struct Figures {
     signals: Samples,
     execs: Samples,
@@ -32,27 +42,30 @@ struct Figures {
 
 pub(crate) async fn measure() -> anyhow::Result<String> {
     let (finished, delivered) = (scaled(FINISHED)?, scaled(DELIVERED)?);
-    let mut instance = Instance::up().start().await?;
-    let admin = instance.admin().await?;
-    admin.run(&workload().build()).await?;
-    let none = figures(&instance, &admin, "none").await?;
-
-    let clients = Clients::connect(&instance.kubeconfig()).await?;
-    let load = Load::put(&admin, &clients, POD, "signal", delivered).await?;
-    anyhow::ensure!(load.failed == 0, "{} failed", load.failed);
-    clients
-        .each(finished - delivered, |rest, number| async move {
-            let object = notification(&format!("gone-{number}"), "no-such-pod", "signal");
-            let created = rest.post(NOTIFICATIONS, &object.build()).await?.ok()?;
-            let state = &created["status"]["state"];
-            anyhow::ensure!(state == "Failed", "not final at once: {state}");
-            Ok(())
-        })
-        .await?;
-    // What the loading left to do is not to be measured.
+    let mut empty = Side::start().await?;
+    let full = Instance::up().start().await?;
+    fill(&full, finished, delivered).await?;
+    let mut full = Side::of(full).await?;
+    // What the loading left to do is not to be measured, nor what a first notification costs.
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let many = figures(&instance, &admin, "many").await?;
-
+    for round in 0..WARM_UP {
+        empty.round(&format!("w{round}")).await?;
+        full.round(&format!("w{round}")).await?;
+    }
+    for side in [&mut empty, &mut full] {
+        side.figures = Figures::default();
+    }
+    // In turn, so that a noisy moment hits both alike.
+    for round in 0..ROUNDS {
+        empty.round(&format!("r{round}")).await?;
+        full.round(&format!("r{round}")).await?;
+    }
+    for _ in 0..LISTS {
+        empty.list().await?;
+        full.list().await?;
+    }
+    let none = empty.end()?.1;
+    let (mut instance, many) = full.end()?;
     instance.stop().await?;
     let begin = Instant::now();
     instance.start_again().await?;
@@ -77,10 +90,11 @@ pub(crate) async fn measure() -> anyhow::Result<String> {
     let mib = |figures: &Figures| figures.anonymous_kib as f64 / 1024.0;
     Ok(format!(
         "## After {finished} finished notifications\n\n\
-         `belay up` with none and with {finished} finished PodNotifications in its store: \
+         Two `belay up`, one with none and one with {finished} finished PodNotifications in its \
+         store: \
          {delivered} delivered by its node, the others final when they were created (their pod \
          does not exist). New ones are timed from the answer to the create request until a watcher \
-         holds the final state, {} rounds of each. Target: not slower, which is at most \
+         holds the final state, {} rounds of each, on both in turn. Target: not slower, which is at most \
          {TOLERANCE} times the p50 here. The list is what an agent reads when it starts (here in one page); it \
          holds what was delivered on its node, so it grows with that. `belay up` on the full store \
          was ready {:.2} s after its start.\n\n\
@@ -97,30 +111,68 @@ pub(crate) async fn measure() -> anyhow::Result<String> {
     ))
 }
 
-async fn figures(instance: &Instance, admin: &Rest, tag: &str) -> anyhow::Result<Figures> {
-    let ends = Ends::watch(admin).await?;
-    let (mut signals, mut execs, mut lists) =
-        (Samples::default(), Samples::default(), Samples::default());
-    for round in 0..ROUNDS {
-        let name = |kind: &str| format!("{tag}-{kind}{round}");
-        signals.push(ends.notify(admin, &name("s"), "signal").await?);
-        execs.push(ends.notify(admin, &name("e"), "exec").await?);
+/// Leaves that many finished notifications in the store.
+async fn fill(instance: &Instance, finished: usize, delivered: usize) -> anyhow::Result<()> {
+    let admin = instance.admin().await?;
+    admin.run(&workload().build()).await?;
+    let clients = Clients::connect(&instance.kubeconfig()).await?;
+    let load = Load::put(&admin, &clients, POD, "signal", delivered).await?;
+    anyhow::ensure!(load.failed == 0, "{} failed", load.failed);
+    clients
+        .each(finished - delivered, |rest, number| async move {
+            let object = notification(&format!("gone-{number}"), "no-such-pod", "signal");
+            let created = rest.post(NOTIFICATIONS, &object.build()).await?.ok()?;
+            let state = &created["status"]["state"];
+            anyhow::ensure!(state == "Failed", "not final at once: {state}");
+            Ok(())
+        })
+        .await
+}
+
+impl Side {
+    /// A new instance, with nothing but the pod.
+    async fn start() -> anyhow::Result<Self> {
+        let instance = Instance::up().start().await?;
+        let admin = instance.admin().await?;
+        admin.run(&workload().build()).await?;
+        Self::of(instance).await
     }
-    let list = format!(
-        "/apis/apps.k8s.io/v1alpha1/podnotifications?fieldSelector=status.nodeName%3D{}",
-        belay_testkit::instance::NODE
-    );
-    for _ in 0..LISTS {
+
+    /// An instance that runs the pod already.
+    async fn of(instance: Instance) -> anyhow::Result<Self> {
+        let admin = instance.admin().await?;
+        Ok(Self {
+            ends: Ends::watch(&admin).await?,
+            figures: Figures::default(),
+            instance,
+            admin,
+        })
+    }
+
+    async fn round(&mut self, name: &str) -> anyhow::Result<()> {
+        let (ends, admin) = (&self.ends, &self.admin);
+        let signal = ends.notify(admin, &format!("{name}-s"), "signal").await?;
+        let exec = ends.notify(admin, &format!("{name}-e"), "exec").await?;
+        self.figures.signals.push(signal);
+        self.figures.execs.push(exec);
+        Ok(())
+    }
+
+    /// What an agent asks for when it starts.
+    async fn list(&mut self) -> anyhow::Result<()> {
+        let list = format!(
+            "/apis/apps.k8s.io/v1alpha1/podnotifications?fieldSelector=status.nodeName%3D{NODE}"
+        );
         let begin = Instant::now();
-        let reply = admin.get(&list).await?;
-        lists.push(begin.elapsed());
+        let reply = self.admin.get(&list).await?;
+        self.figures.lists.push(begin.elapsed());
         anyhow::ensure!(reply.status.is_success(), "{}", reply.text());
+        Ok(())
     }
-    let anonymous_kib = processes::anonymous_kib(instance.pid()?).context("no memory figure")?;
-    Ok(Figures {
-        signals,
-        execs,
-        lists,
-        anonymous_kib,
-    })
+
+    fn end(mut self) -> anyhow::Result<(Instance, Figures)> {
+        let kib = processes::anonymous_kib(self.instance.pid()?);
+        self.figures.anonymous_kib = kib.context("no memory figure")?;
+        Ok((self.instance, self.figures))
+    }
 }

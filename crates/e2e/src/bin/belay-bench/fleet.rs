@@ -46,6 +46,7 @@ pub(crate) async fn measure() -> anyhow::Result<String> {
     let notifiers = json!({CONTAINER: [notifier]}).to_string();
     let runtime = Arc::new(Instant::new(notifiers.clone()));
     run_pods(&clients, &runtime, &notifiers, count, nodes).await?;
+    let without = own_kib()?;
     let fleet = Fleet::start(&instance, &admin, &runtime, nodes).await?;
 
     let before = Writes::so_far(&admin).await?;
@@ -71,6 +72,7 @@ pub(crate) async fn measure() -> anyhow::Result<String> {
     tokio::time::sleep(Duration::from_secs(1)).await;
     let highest = highest.kib().max(idle);
     let settled = processes::anonymous_kib(server).context("no memory figure")?;
+    let with = own_kib()?;
     fleet.stop().await?;
     let alone = clients.writes_alone("alone", count * 3).await?;
 
@@ -101,6 +103,8 @@ pub(crate) async fn measure() -> anyhow::Result<String> {
          | writes of the Notification's status | {status_writes} | {} |\n\
          | all writes | {} | |\n\
          | RssAnon of the server: before, highest, 1 s after | {:.1}, {:.1}, {:.1} MiB | |\n\
+         | RssAnon of the process with all agents: before their start, at the end | {:.1}, {:.1} \
+         MiB | |\n\
          | watch traffic of one agent ({} pods) | {:.1} KiB in {} events | |\n",
         took.as_secs_f64(),
         count as f64 / took.as_secs_f64(),
@@ -114,10 +118,16 @@ pub(crate) async fn measure() -> anyhow::Result<String> {
         mib(idle),
         mib(highest),
         mib(settled),
+        mib(without),
+        mib(with),
         (0..count).step_by(nodes).count(),
         traffic.bytes() as f64 / 1024.0,
         traffic.events(),
     ))
+}
+
+fn own_kib() -> anyhow::Result<u64> {
+    processes::anonymous_kib(std::process::id()).context("no memory figure")
 }
 
 fn node(number: usize) -> String {

@@ -56,6 +56,10 @@ fn scaled(count: usize) -> anyhow::Result<usize> {
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
+    anyhow::ensure!(
+        arguments.page.is_none() || std::env::var_os(SCALE_VARIABLE).is_none(),
+        "a page is not written from a run with {SCALE_VARIABLE}; unset it"
+    );
     let sections: [(&str, Section); 9] = [
         ("writes", || Box::pin(writes::measure())),
         ("memory", || Box::pin(memory::measure())),
