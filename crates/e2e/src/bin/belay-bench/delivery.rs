@@ -9,11 +9,11 @@ use std::{
 use anyhow::Context;
 use belay_api::signal::Signal;
 use belay_testkit::{
-    CONFIG_MAPS, Instance, NOTIFICATIONS, Rest, exec, notification, pod,
+    CONFIG_MAPS, Instance, NOTIFICATIONS, PodBuilder, Rest, exec, notification, pod,
     rest::{config_map, name, revision},
     signal,
 };
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, task::JoinSet};
 
 use crate::{
     raw,
@@ -21,16 +21,13 @@ use crate::{
 };
 
 const ROUNDS: usize = 400;
+/// Name of the pod that is notified.
+pub(crate) const POD: &str = "measured";
 
 pub(crate) async fn measure() -> anyhow::Result<String> {
     let instance = Instance::up().start().await?;
     let admin = instance.admin().await?;
-    let manifest = pod("measured")
-        .container("main", ["sh", "-c", raw::IDLE])
-        .notifier("signal", signal("SIGHUP").timeout(30))
-        .notifier("exec", exec(["true"]).timeout(30))
-        .build();
-    admin.run(&manifest).await?;
+    admin.run(&workload().build()).await?;
     let ends = Ends::watch(&admin).await?;
     let container = raw::Container::start().await?;
     let hup: Signal = "SIGHUP".parse().context("SIGHUP is a signal")?;
@@ -82,8 +79,16 @@ pub(crate) async fn measure() -> anyhow::Result<String> {
     ))
 }
 
+/// The pod that is notified.
+pub(crate) fn workload() -> PodBuilder {
+    pod(POD)
+        .container("main", ["sh", "-c", raw::IDLE])
+        .notifier("signal", signal("SIGHUP").timeout(30))
+        .notifier("exec", exec(["true"]).timeout(30))
+}
+
 /// Two updates of one object, each acknowledged after it is on disk.
-async fn two_writes(rest: &Rest, round: usize) -> anyhow::Result<Duration> {
+pub(crate) async fn two_writes(rest: &Rest, round: usize) -> anyhow::Result<Duration> {
     let path = format!("{CONFIG_MAPS}/pairs");
     let begin = Instant::now();
     for half in 0..2 {
@@ -98,16 +103,21 @@ type Waiting = Arc<Mutex<HashMap<String, oneshot::Sender<(Instant, String)>>>>;
 /// Sees notifications end through one watch.
 pub(crate) struct Ends {
     waiting: Waiting,
+    /// Ends with it.
+    _watch: JoinSet<()>,
 }
 
 impl Ends {
     pub(crate) async fn watch(rest: &Rest) -> anyhow::Result<Self> {
-        let from = revision(&rest.get(NOTIFICATIONS).await?.ok()?);
+        // Only the revision is of interest, however many there are.
+        let newest = rest.get(&format!("{NOTIFICATIONS}?limit=1")).await?.ok()?;
+        let from = revision(&newest);
         let path = format!("{NOTIFICATIONS}?watch=true&resourceVersion={from}");
         let mut watch = rest.watch(&path).await?;
         let waiting = Waiting::default();
         let told = Arc::clone(&waiting);
-        tokio::spawn(async move {
+        let mut reader = JoinSet::new();
+        reader.spawn(async move {
             while let Some(event) = watch.next().await {
                 let at = Instant::now();
                 let object = &event["object"];
@@ -121,7 +131,10 @@ impl Ends {
                 }
             }
         });
-        Ok(Self { waiting })
+        Ok(Self {
+            waiting,
+            _watch: reader,
+        })
     }
 
     /// Tells when the notification of that name has ended; ask before it is created.
@@ -134,9 +147,15 @@ impl Ends {
         receiver
     }
 
-    async fn notify(&self, rest: &Rest, name: &str, notifier: &str) -> anyhow::Result<Duration> {
+    /// How long a notification of [`POD`] takes to succeed, once it is created.
+    pub(crate) async fn notify(
+        &self,
+        rest: &Rest,
+        name: &str,
+        notifier: &str,
+    ) -> anyhow::Result<Duration> {
         let end = self.of(name);
-        let object = notification(name, "measured", notifier).build();
+        let object = notification(name, POD, notifier).build();
         rest.post(NOTIFICATIONS, &object).await?.ok()?;
         let created = Instant::now();
         let (ended, state) = end.await.context("the watch ended")?;

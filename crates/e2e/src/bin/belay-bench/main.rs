@@ -5,17 +5,24 @@
 //! same machine, in the same minute, with the same noise.
 
 mod burst;
+mod clients;
+mod cluster;
 mod delivery;
+mod finished;
+mod fleet;
+mod instant;
 mod machine;
 mod memory;
 mod raw;
 mod recovery;
+mod requests;
 mod samples;
 mod watches;
 mod writes;
 
 use std::{fs, future::Future, path::PathBuf, pin::Pin};
 
+use anyhow::Context;
 use clap::Parser;
 
 #[derive(Debug, Parser)]
@@ -31,14 +38,36 @@ struct Arguments {
 /// Makes one part of the page, as Markdown.
 type Section = fn() -> Pin<Box<dyn Future<Output = anyhow::Result<String>>>>;
 
+/// Divides the size of the largest loads, to see in a minute whether a section works. Figures of
+/// such a run mean nothing.
+const SCALE_VARIABLE: &str = "BELAY_BENCH_SCALE";
+
+/// How large a load is in this run; at least one.
+fn scaled(count: usize) -> anyhow::Result<usize> {
+    let divisor = match std::env::var(SCALE_VARIABLE) {
+        Ok(text) => text
+            .parse::<usize>()
+            .with_context(|| format!("{SCALE_VARIABLE}={text} is no number"))?,
+        Err(_) => 1,
+    };
+    Ok((count / divisor.max(1)).max(1))
+}
+
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
-    let sections: [(&str, Section); 6] = [
+    anyhow::ensure!(
+        arguments.page.is_none() || std::env::var_os(SCALE_VARIABLE).is_none(),
+        "a page is not written from a run with {SCALE_VARIABLE}; unset it"
+    );
+    let sections: [(&str, Section); 9] = [
         ("writes", || Box::pin(writes::measure())),
         ("memory", || Box::pin(memory::measure())),
         ("delivery", || Box::pin(delivery::measure())),
         ("burst", || Box::pin(burst::measure())),
+        ("cluster", || Box::pin(cluster::measure())),
+        ("fleet", || Box::pin(fleet::measure())),
+        ("finished", || Box::pin(finished::measure())),
         ("recovery", || Box::pin(recovery::measure())),
         ("watches", || Box::pin(watches::measure())),
     ];

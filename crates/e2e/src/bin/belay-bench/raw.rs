@@ -13,20 +13,28 @@ use std::{
 };
 
 use anyhow::Context;
-use belay_action::{AttemptId, ExecRequest, Outcome, Target};
+use belay_action::{AttemptId, ContainerId, ExecRequest, Outcome, Target};
 use belay_api::signal::Signal;
-use belay_runtime::{ContainerConfig, Containers as _, PodRuntime, ProcessRuntime};
+use belay_runtime::{ContainerConfig, Containers as _, CriRuntime, PodRuntime, ProcessRuntime};
+use belay_testkit::{ContainerSpec, Containerd, PodSpec, containerd::Installation};
 use tokio::task::JoinSet;
 
 use crate::samples::Samples;
 
 /// A container that does nothing but handle SIGHUP, on a runtime of its own.
 pub(crate) struct Container {
-    runtime: ProcessRuntime,
     target: Arc<dyn Target>,
     next: AtomicUsize,
-    /// Removed last.
-    _dir: tempfile::TempDir,
+    home: Home,
+}
+
+/// What it runs on; removed after everything that uses it.
+enum Home {
+    Process {
+        runtime: ProcessRuntime,
+        _dir: tempfile::TempDir,
+    },
+    Containerd(Containerd),
 }
 
 /// What [`Container`] and the pods of the measurements run.
@@ -53,10 +61,37 @@ impl Container {
         let id = runtime.start(&config).await?;
         let target = runtime.target(&id).await?;
         Ok(Self {
-            runtime,
             target,
             next: AtomicUsize::new(0),
-            _dir: dir,
+            home: Home::Process { runtime, _dir: dir },
+        })
+    }
+
+    /// The same on a containerd that nobody else uses, driven through its task service: the one that
+    /// clusters of tests have, where there is one.
+    pub(crate) async fn on_containerd() -> anyhow::Result<Self> {
+        let mut all = Installation::all().map_err(anyhow::Error::msg)?;
+        // What was given comes after what the machine has.
+        let installation = all.pop().context("no containerd")?;
+        let containerd = Containerd::start(&installation).await?;
+        let pod = PodSpec {
+            uid: "raw".into(),
+            name: "raw".into(),
+            namespace: "default".into(),
+            ..PodSpec::default()
+        };
+        let kubelet = containerd.kubelet();
+        let sandbox = kubelet.run_pod(&pod).await?;
+        let id = kubelet
+            .run_container(&sandbox, &pod, &ContainerSpec::sh("main", IDLE))
+            .await?;
+        let dir = containerd.dir().join("raw");
+        let runtime = CriRuntime::connect(&containerd.endpoint(), &dir).await?;
+        let target = runtime.target(&ContainerId::new(id)?).await?;
+        Ok(Self {
+            target,
+            next: AtomicUsize::new(0),
+            home: Home::Containerd(containerd),
         })
     }
 
@@ -114,8 +149,15 @@ impl Container {
     }
 
     pub(crate) async fn stop(&self) -> anyhow::Result<()> {
-        let id = self.target.incarnation().id.clone();
-        self.runtime.kill_tree(&id).await?;
+        let id = &self.target.incarnation().id;
+        match &self.home {
+            Home::Process { runtime, .. } => {
+                runtime.kill_tree(id).await?;
+            }
+            Home::Containerd(containerd) => {
+                containerd.kubelet().stop_container(id.as_str(), 0).await?;
+            }
+        }
         Ok(())
     }
 }
