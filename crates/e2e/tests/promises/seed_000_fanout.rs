@@ -4,7 +4,7 @@
 use anyhow::Context as _;
 use belay_testkit::{
     FANOUTS, NOTIFICATIONS, PODS, PodBuilder, Rest, Stage, eventually, exec, fanout, lines, pod,
-    until_file,
+    processes, until_file,
 };
 use serde_json::{Value, json};
 
@@ -404,6 +404,12 @@ async fn deleting_a_notification_cancels_what_runs_and_starts_nothing_more() -> 
     admin.delete(&format!("{FANOUTS}/cancel")).await?.ok()?;
     eventually("its children to be gone", async || {
         Ok(children(admin, "cancel").await?.is_empty().then_some(()))
+    })
+    .await?;
+    eventually("what ran to be dead", async || {
+        Ok(processes::with_command(&format!("{file}.go"))
+            .is_empty()
+            .then_some(()))
     })
     .await?;
     // Whoever still ran would now end by itself, and say so.
