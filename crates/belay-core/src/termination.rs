@@ -97,6 +97,7 @@
 //! [`Termination::next_wake`], and no event about another incarnation.
 
 mod grace;
+mod hook;
 mod leg;
 mod machine;
 mod notice;
@@ -104,6 +105,7 @@ mod plan;
 mod port;
 mod record;
 mod resume;
+mod signal;
 
 use std::time::Duration;
 

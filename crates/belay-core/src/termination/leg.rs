@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use super::grace::{after, between, shrunk};
 use super::machine::Out;
+use super::signal::retry_pause;
 use super::{
-    Cause, Container, Did, Doing, Early, Effect, End, FLOOR, Hook, HookEnd, HookResult, HookTrace,
-    KillReason, Leg, News, Notice, Role, SIGNAL_RETRY, Sending, Skipped, Stage, Step,
+    Cause, Container, Did, Doing, Effect, End, FLOOR, Hook, HookEnd, HookResult, HookTrace,
+    KillReason, Leg, News, Notice, Sending, Skipped, Stage, Step,
 };
 use crate::clock::LocalMillis;
 
@@ -136,22 +137,6 @@ impl Leg {
         }
     }
 
-    pub(super) fn run_hook(&self, out: &mut Out) {
-        out.push(Effect::RunHook {
-            container: self.container.name.clone(),
-            attempt: self.container.hook_attempt(),
-            deadline: self.grace_ends(),
-        });
-    }
-
-    pub(super) fn cancel_hook(&mut self, out: &mut Out) {
-        self.stray_hook = true;
-        out.push(Effect::CancelHook {
-            container: self.container.name.clone(),
-            attempt: self.container.hook_attempt(),
-        });
-    }
-
     /// A shorter grace, counted from `start`, the beginning of the pod's end; what follows from it
     /// is settled afterwards.
     pub(super) fn shrink(&mut self, start: LocalMillis, asked: Duration, now: LocalMillis) {
@@ -188,7 +173,10 @@ impl Leg {
             (Stage::Hook { since, doing }, News::HookFound(trace)) => match (*doing, trace) {
                 (Doing::Finding, HookTrace::NeverStarted) => {
                     *doing = Doing::Running;
-                    self.run_hook(out);
+                    // Too late, it is cancelled below and never starts.
+                    if now < self.grace_ends() {
+                        self.run_hook(out);
+                    }
                 }
                 (Doing::Finding, HookTrace::Running) => *doing = Doing::Running,
                 (Doing::Running | Doing::Finding, HookTrace::Ended(result)) => {
@@ -339,140 +327,6 @@ impl Leg {
         }
     }
 
-    /// The hook is behind it; sidecars wait, the others get their signal, or SIGKILL.
-    pub(super) fn after_hook(&mut self, now: LocalMillis, out: &mut Out) {
-        if self.grace.is_zero() {
-            return self.kill(KillReason::NoGrace, now, out);
-        }
-        match self.container.role {
-            Role::Sidecar => self.stage = Stage::Turn { since: now },
-            Role::Main | Role::Init => self.ask(now, out),
-        }
-    }
-
-    fn hook_ended(
-        &mut self,
-        since: LocalMillis,
-        result: HookResult,
-        now: LocalMillis,
-        out: &mut Out,
-    ) {
-        match &result {
-            HookResult::Succeeded => {}
-            HookResult::Failed { message } => {
-                let message = message.clone();
-                self.tell(Notice::HookFailed { message }, out);
-            }
-            HookResult::Killed { survivors } => {
-                self.tell(Notice::HookUnfinished { grace: self.grace }, out);
-                self.tell_survivors(survivors, out);
-            }
-        }
-        let took = between(since, now);
-        let how = HookEnd::Ended(result);
-        self.log(Did::EndHook { how, took }, now);
-        self.after_hook(now, out);
-    }
-
-    pub(super) fn hook_lost(&mut self, since: LocalMillis, now: LocalMillis, out: &mut Out) {
-        self.tell(Notice::HookLost, out);
-        let took = between(since, now);
-        let how = HookEnd::Lost;
-        self.log(Did::EndHook { how, took }, now);
-        self.after_hook(now, out);
-    }
-
-    /// Ends a hook before it ended itself.
-    pub(super) fn cut_hook(
-        &mut self,
-        since: LocalMillis,
-        doing: Doing,
-        how: HookEnd,
-        now: LocalMillis,
-        out: &mut Out,
-    ) {
-        let exited = how == HookEnd::ContainerExited;
-        match doing {
-            Doing::Sleeping { .. } if exited => out.count(Early::ContainerExited),
-            Doing::Sleeping { .. } => out.count(Early::GraceShortened),
-            Doing::Running | Doing::Finding => {
-                self.cancel_hook(out);
-                if !exited {
-                    self.tell(Notice::HookUnfinished { grace: self.grace }, out);
-                }
-            }
-        }
-        let took = between(since, now);
-        self.log(Did::EndHook { how, took }, now);
-    }
-
-    fn stray_ended(&mut self, result: &HookResult, out: &mut Out) {
-        if !self.stray_hook {
-            return;
-        }
-        self.stray_hook = false;
-        match result {
-            HookResult::Succeeded | HookResult::Failed { .. } => {}
-            HookResult::Killed { survivors } => self.tell_survivors(survivors, out),
-        }
-    }
-
-    /// The stop signal is due.
-    pub(super) fn ask(&mut self, now: LocalMillis, out: &mut Out) {
-        let signal = self.container.signal.clone();
-        self.log(Did::AskSignal { signal }, now);
-        self.send(now, 0, out);
-    }
-
-    pub(super) fn send(&mut self, asked: LocalMillis, failures: u32, out: &mut Out) {
-        self.stage = Stage::Signalled {
-            asked,
-            sending: Sending::Asked { failures },
-        };
-        out.push(Effect::Signal {
-            container: self.container.name.clone(),
-            signal: self.container.signal.clone(),
-        });
-    }
-
-    fn signal_sent(&mut self, asked: LocalMillis, now: LocalMillis, out: &mut Out) {
-        let notice = Notice::SignalSent {
-            signal: self.container.signal.clone(),
-            after: between(self.began, now),
-            left: between(now, self.kill_at(asked)),
-        };
-        self.tell(notice, out);
-        self.log(Did::SendSignal, now);
-    }
-
-    fn signal_failed(&mut self, message: String, now: LocalMillis, out: &mut Out) {
-        let notice = Notice::SignalFailed {
-            signal: self.container.signal.clone(),
-            message: message.clone(),
-        };
-        self.tell(notice, out);
-        self.log(Did::FailSignal { message }, now);
-    }
-
-    fn kill(&mut self, why: KillReason, now: LocalMillis, out: &mut Out) {
-        self.log(Did::Kill { why }, now);
-        self.tell(Notice::Killing { why }, out);
-        self.stage = Stage::Killing {
-            since: now,
-            exited: false,
-        };
-        out.push(Effect::Kill {
-            container: self.container.name.clone(),
-        });
-    }
-
-    fn tell_survivors(&self, survivors: &[String], out: &mut Out) {
-        if !survivors.is_empty() {
-            let survivors = survivors.to_vec();
-            self.tell(Notice::Survivors { survivors }, out);
-        }
-    }
-
     pub(super) fn end(&mut self, end: End, now: LocalMillis) {
         let took = between(self.began, now);
         let done = Did::End {
@@ -482,12 +336,4 @@ impl Leg {
         self.log(done, now);
         self.stage = Stage::Over { end };
     }
-}
-
-/// How long to wait before a stop signal is tried again.
-fn retry_pause(failures: u32) -> Duration {
-    let (first, longest) = SIGNAL_RETRY;
-    first
-        .saturating_mul(2u32.saturating_pow(failures))
-        .min(longest)
 }

@@ -1,5 +1,5 @@
-//! The machine: the pod as a whole. What one container does is in `leg`; the prose is in the module
-//! above.
+//! The machine: the pod as a whole. What one container does is in `leg`, `hook` and `signal`; the
+//! prose is in the module above.
 
 use std::collections::BTreeSet;
 
