@@ -119,6 +119,27 @@ fn a_killed_container_frees_the_sidecars_that_waited_for_it() {
 }
 
 #[test]
+fn an_exit_frees_the_sidecars_before_the_rest_of_the_container_is_dead() {
+    // The probe's grace is over long before the pod's.
+    let (web, _) = begin(pod(1000, vec![main("web")]).plan(), Vec::new(), START);
+    let whole = pod(30_000, vec![sidecar("log"), main("web")]).plan();
+    let (machine, _) = begin(whole, vec![web], START + 10);
+    let (machine, effects) = machine.next(Event::Tick, START + 1000);
+    let container = "web".to_owned();
+    assert!(effects.contains(&Effect::Kill { container }));
+    let exited = Event::Of {
+        container: "web".to_owned(),
+        news: News::Exited,
+    };
+    let (_, effects) = machine.next(exited, START + 1001);
+    let signal = Effect::Signal {
+        container: "log".to_owned(),
+        signal: "SIGTERM".to_owned(),
+    };
+    assert!(effects.contains(&signal), "{effects:?}");
+}
+
+#[test]
 fn a_container_that_a_probe_killed_stops_by_the_same_rules() {
     let mut world = pod(5000, vec![sidecar("web").sleep(1000)]);
     world.cause = Cause::LivenessProbe { restarts: true };
