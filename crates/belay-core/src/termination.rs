@@ -32,6 +32,18 @@
 //!      any of them, grace 0 --> Killing ------------------- killed ------------------> Over
 //! ```
 //!
+//! # Expected flow
+//!
+//! ```text
+//!   let (mut machine, effects) = begin(plan, under_way, now);    // or resume(record, ...)
+//!   carry out the effects, in order, each in a task of its own
+//!   loop {
+//!       event = an answer, an exit, a new grace, or Tick at machine.next_wake()
+//!       (machine, effects) = machine.next(event, now);
+//!       carry out the effects; Done is the last one
+//!   }
+//! ```
+//!
 //! # Edges
 //!
 //! - *Grace.* The delete request's, else the killing probe's, else the pod's, else 30 s

@@ -197,3 +197,36 @@ fn a_pod_s_shorter_grace_shortens_that_of_a_container_that_stops_already() {
         .count();
     assert_eq!(kills, 2);
 }
+
+#[test]
+fn a_pod_s_grace_of_0_leaves_no_signal_to_a_container_whose_hook_runs_already() {
+    let (web, _) = begin(pod(60_000, vec![main("web").exec()]).plan(), vec![], START);
+    let whole = pod(0, vec![main("web").exec()]).plan();
+    let (_, effects) = begin(whole, vec![web], START + 2000);
+    let acts = |effect: &&Effect| !matches!(effect, Effect::Tell { .. } | Effect::Journal(_));
+    let acts: Vec<&Effect> = effects.iter().filter(acts).collect();
+    assert!(
+        matches!(acts[..], [Effect::CancelHook { .. }, Effect::Kill { .. }]),
+        "{acts:?}"
+    );
+}
+
+#[test]
+fn what_a_container_s_end_has_counted_its_pod_s_end_counts_no_more() {
+    let sleepers = vec![main("a").sleep(5000), main("b").sleep(5000)];
+    let (machine, _) = begin(pod(30_000, sleepers).plan(), vec![], START);
+    let exited = |name: &str| Event::Of {
+        container: name.to_owned(),
+        news: News::Exited,
+    };
+    let counts = |effects: &[Effect]| {
+        let early = |effect: &&Effect| matches!(effect, Effect::SleepEndedEarly { .. });
+        effects.iter().filter(early).count()
+    };
+    let (machine, effects) = machine.next(exited("a"), START + 1);
+    assert_eq!(counts(&effects), 1);
+    let whole = pod(30_000, vec![main("b").sleep(5000)]).plan();
+    let (machine, _) = begin(whole, vec![machine], START + 2);
+    let (_, effects) = machine.next(exited("b"), START + 3);
+    assert_eq!(counts(&effects), 0);
+}

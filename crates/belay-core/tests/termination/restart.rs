@@ -338,6 +338,43 @@ fn a_confirmed_signal_is_in_the_record_that_follows_it() {
     assert_eq!(record.legs[0].stage, Stage::Signalled { asked, sending });
 }
 
+#[test]
+fn a_hook_that_was_cancelled_and_not_reported_dead_is_cancelled_again() {
+    let cases = [(main("web").exec(), true), (main("web").http(), false)];
+    for (actor, traceable) in cases {
+        let (machine, _) = begin(pod(3000, vec![actor]).plan(), vec![], START);
+        let (machine, _) = machine.next(Event::Tick, START + 3000);
+        let running = ["web-1".to_owned()].into();
+        let record = machine.record().clone();
+        let (machine, effects) = resume(record, BOOT, &running, START + 3500);
+        let again = |effect: &Effect| matches!(effect, Effect::CancelHook { .. });
+        assert_eq!(effects.iter().any(again), traceable);
+        // A request has ended with the agent that made it; nobody waits for it.
+        let exited = Event::Of {
+            container: "web".to_owned(),
+            news: News::Exited,
+        };
+        let (machine, _) = machine.next(exited, START + 3600);
+        assert_eq!(machine.is_over(), !traceable);
+    }
+}
+
+#[test]
+fn a_container_that_went_while_it_was_killed_and_no_agent_was_there_frees_its_sidecars() {
+    let (web, _) = begin(pod(1000, vec![main("web")]).plan(), vec![], START);
+    let whole = pod(30_000, vec![sidecar("log"), main("web")]).plan();
+    let (machine, _) = begin(whole, vec![web], START + 10);
+    let (machine, _) = machine.next(Event::Tick, START + 1000);
+    let running = ["log-1".to_owned()].into();
+    let (_, effects) = resume(machine.record().clone(), BOOT, &running, START + 2000);
+    let acts = |effect: &&Effect| !matches!(effect, Effect::Tell { .. } | Effect::Journal(_));
+    let acts: Vec<&Effect> = effects.iter().filter(acts).collect();
+    assert!(
+        matches!(acts[..], [Effect::Kill { .. }, Effect::Signal { .. }]),
+        "{acts:?}"
+    );
+}
+
 /// A pod with a bit of everything.
 fn rich() -> World {
     pod(
