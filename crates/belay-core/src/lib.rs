@@ -9,6 +9,7 @@
 //! - [`delivery`]: one PodNotification on the node that runs it: claim, journal, attempts, result.
 //! - [`fanout`]: one Notification: whom to notify next, and what came of those who were.
 //! - [`resolve`]: what a PodNotification comes to in the write that creates it.
+//! - [`termination`]: the end of one pod, or of one container: hooks, signals, grace, SIGKILL.
 //! - [`clock`]: how late it may be on the server, seen from a node.
 //! - [`election`]: which of several controllers acts.
 //!
@@ -23,3 +24,4 @@ pub mod delivery;
 pub mod election;
 pub mod fanout;
 pub mod resolve;
+pub mod termination;
