@@ -293,13 +293,18 @@ impl Cluster {
     pub fn kill9_role(&self, command: &str) -> anyhow::Result<()> {
         let ours: Vec<_> = processes::with_command(command)
             .into_iter()
-            .filter(|process| processes::descends_from(process.pid, self.init))
+            .filter(|process| self.contains(process.pid))
             .collect();
         anyhow::ensure!(!ours.is_empty(), "no process runs `{command}`");
         for process in ours {
             processes::kill(process.pid);
         }
         Ok(())
+    }
+
+    /// Whether a process, by its pid out here, belongs to the cluster.
+    pub fn contains(&self, pid: u32) -> bool {
+        processes::descends_from(pid, self.init)
     }
 
     /// The pid of a part, as it is known out here.
