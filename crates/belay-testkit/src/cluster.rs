@@ -227,6 +227,12 @@ impl Cluster {
         self.credentials_dir().join("admin.kubeconfig")
     }
 
+    /// A kubeconfig of somebody who shows this token.
+    pub fn kubeconfig_with_token(&self, name: &str, token: &str) -> anyhow::Result<PathBuf> {
+        let (dir, user) = (self.credentials_dir(), format!("token: {token}"));
+        credentials::kubeconfig(&dir, &self.server(), name, &user)
+    }
+
     /// Address of the node, and of the API server on port 443.
     pub fn address(&self) -> Ipv4Addr {
         self.address
@@ -408,6 +414,10 @@ impl Cluster {
         self.dir.join(format!("{}.log", part.program()))
     }
 
+    fn server(&self) -> String {
+        format!("https://{}:443", self.address)
+    }
+
     fn credentials_dir(&self) -> PathBuf {
         self.dir.join("pki")
     }
@@ -500,8 +510,7 @@ impl Cluster {
     }
 
     fn make_credentials(&self) -> anyhow::Result<()> {
-        let server = format!("https://{}:443", self.address);
-        let credentials = Credentials::create(&self.credentials_dir(), server)?;
+        let credentials = Credentials::create(&self.credentials_dir(), self.server())?;
         let addresses = [self.address, SERVICE, Ipv4Addr::LOCALHOST].map(IpAddr::V4);
         credentials.serving("apiserver", &addresses)?;
         for (name, user, groups) in [
