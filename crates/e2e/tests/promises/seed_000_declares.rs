@@ -169,15 +169,16 @@ async fn an_annotation_that_is_not_valid_never_passes_for_nothing_declared() -> 
         let pod = pod(&format!("not-valid-{case}"))
             .idle("main")
             .annotation(ANNOTATION, &text);
-        if stage.is_kubernetes() {
-            running.push((field, stage.create(pod).await?));
-        } else {
-            let refusal = stage.admin().post(PODS, &stage.manifest(pod)).await?;
-            let refusal = refusal.refused(422)?;
-            let names = |cause: &String| cause.contains(field) || cause.contains(ANNOTATION);
-            if !causes(&refusal).iter().any(names) {
-                wrongly_judged.push(format!("{case}: {refusal}"));
-            }
+        let reply = stage.admin().post(PODS, &stage.manifest(pod)).await?;
+        if stage.is_kubernetes() && reply.status.is_success() {
+            running.push((field, reply.ok()?));
+            continue;
+        }
+        // The policies of a stock server see as much of it as they can.
+        let refusal = reply.refused(422)?;
+        let message = refusal["message"].as_str().unwrap_or_default();
+        if !message.contains(field) && !message.contains(ANNOTATION) {
+            wrongly_judged.push(format!("{case}: {refusal}"));
         }
     }
     for (field, pod) in running {
