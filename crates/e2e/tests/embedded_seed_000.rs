@@ -1,6 +1,6 @@
 //! What the container notifier proposal promises about notifying a pod, on the embedded server.
 
-use belay_testkit::{Instance, PODS, Stage, exec, notification, pod};
+use belay_testkit::{Instance, NOTIFICATIONS, PODS, Stage, exec, notification, pod};
 use serde_json::{Value, json};
 
 #[path = "promises/seed_000.rs"]
@@ -67,5 +67,24 @@ async fn of_two_agents_each_acts_for_its_own_node() -> anyhow::Result<()> {
     assert_eq!(lonely["status"]["error"]["type"], "Expired", "{lonely:#}");
     assert_eq!(lonely["status"]["executor"], Value::Null, "{lonely:#}");
     assert_eq!(std::fs::read_to_string(&file)?, "n2\nn1\nn2\n");
+    Ok(())
+}
+
+/// "fails immediately if the specified Pod does not exist"; "completes immediately if no Container in
+/// the Pod has the requested ContainerNotifier defined": the answer to the request says so already.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_reaches_nobody_is_final_in_the_answer_to_its_creation() -> anyhow::Result<()> {
+    let admin = Instance::shared().await?.admin().await?;
+    let object = notification("at-once", "nowhere", "lock").build();
+    let failed = admin.post(NOTIFICATIONS, &object).await?.ok()?;
+    assert_eq!(failed["status"]["state"], "Failed", "{failed:#}");
+    assert_eq!(failed["status"]["error"]["type"], "PodNotFound");
+    admin.run(&pod("says-nothing").idle("main").build()).await?;
+    let object = notification("at-once-2", "says-nothing", "lock").build();
+    let done = admin.post(NOTIFICATIONS, &object).await?.ok()?;
+    assert_eq!(done["status"]["state"], "Succeeded", "{done:#}");
+    for one in [&failed, &done] {
+        assert!(one["status"]["completeTime"].is_string(), "{one:#}");
+    }
     Ok(())
 }
