@@ -142,20 +142,22 @@ async fn the_leader_stops_and_comes_back(cluster: &Cluster, stage: &Stage) -> an
         Ok(items(&list).cloned().collect())
     };
     // Both are there again after what was done to them, and one of them leads.
-    let before = eventually_within(PATIENCE, "both controllers", async || {
+    let (leader, before) = eventually_within(PATIENCE, "both controllers", async || {
         let ready = |pod: &&Value| pod["status"]["containerStatuses"][0]["ready"] == true;
         let all = replicas().await?;
         let lease = lease().await?;
-        let led = lease["holderIdentity"].as_str().unwrap_or_default();
-        let found = all.iter().any(|pod| name(pod) == led);
-        Ok((found && all.iter().filter(ready).count() == 2).then_some(lease))
+        // An identity begins with the name of its pod.
+        let holder = lease["holderIdentity"].as_str().unwrap_or_default();
+        let leads = |pod: &&Value| holder.starts_with(name(pod));
+        let leader = all.iter().find(leads).map(|pod| name(pod).to_owned());
+        let both = all.iter().filter(ready).count() == 2;
+        Ok(leader.filter(|_| both).map(|leader| (leader, lease)))
     })
     .await?;
-    let leader = before["holderIdentity"].as_str().context("a holder")?;
 
     fan_out(stage, APP, "taken", PARALLELISM).await?;
     in_the_middle(stage, "taken", 0).await?;
-    let process = process_of(cluster, "belay controller", leader)?;
+    let process = process_of(cluster, "belay controller", &leader)?;
     let begin = Instant::now();
     processes::stop(process);
     let_end(stage, "taken", COUNT / 2)?;
