@@ -10,7 +10,6 @@
 //! killed, unless it was told to keep it.
 
 mod groups;
-mod rehearsal;
 mod tally;
 
 use std::time::{Duration, Instant};
@@ -25,7 +24,7 @@ use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, PostParams, Precondit
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
 
-use super::{Ending, SETTLING, name_prefix};
+use super::{Ending, SETTLING, name_prefix, preview};
 use crate::cli::{Global, NotifyArgs};
 use crate::connect::{Connection, connect};
 use crate::exit::{Exit, usage};
@@ -44,7 +43,6 @@ const BETWEEN_LINES: Duration = Duration::from_secs(1);
 struct Wish {
     /// As it was written, for messages.
     text: String,
-    selector: LabelSelector,
     spec: NotificationSpec,
 }
 
@@ -58,7 +56,8 @@ pub(super) async fn run(
     let output = global.output;
     let connection = &connect(global).await?;
     if args.dry_run {
-        return rehearsal::run(connection, args, &wish, output).await;
+        let draft = super::to_value(&draft(args, &wish))?;
+        return preview::of_selector(connection, args, &wish.text, draft, output).await;
     }
     let interrupts = Interrupts::listen()?;
     let api: Api<Notification> = Api::namespaced(connection.client.clone(), &connection.namespace);
@@ -132,7 +131,6 @@ fn wish(args: &NotifyArgs, text: &str) -> anyhow::Result<Wish> {
     }
     Ok(Wish {
         text: text.to_owned(),
-        selector,
         spec,
     })
 }
