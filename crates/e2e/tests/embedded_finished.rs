@@ -171,7 +171,16 @@ async fn what_has_ended_is_neither_sent_nor_read_again_for_a_new_one() -> anyhow
     println!(
         "the agent received {alone} bytes alone, {among_many} among {size} bytes of ended ones"
     );
-    assert_eq!(asked_then, asked, "the same requests");
+    // A conflict may repeat one of them; reading what has ended would take a list, or thousands.
+    let all = |asked: &BTreeMap<String, u64>| asked.values().sum::<u64>();
+    assert!(
+        all(&asked_then) <= 2 * all(&asked),
+        "{asked_then:?}, and alone {asked:?}"
+    );
+    assert!(
+        !asked_then.keys().any(|what| what.starts_with("list")),
+        "{asked_then:?}"
+    );
     assert!(among_many < A_FEW, "the agent received {among_many} bytes");
 
     // What an agent asks for at its start has nothing of what was never its own.

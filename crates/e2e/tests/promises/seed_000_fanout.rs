@@ -272,18 +272,14 @@ async fn no_more_pods_at_a_time_than_parallelism_says() -> anyhow::Result<()> {
     let done = until_fanout(admin, "few", "a final state", |object| {
         (object["status"]["state"] != "New").then(|| object.clone())
     });
-    let watching = async {
-        loop {
-            let children = children(admin, "few").await?;
-            let open = children
-                .iter()
-                .filter(|child| child["status"]["completeTime"].is_null());
-            most = most.max(open.count());
-            if children.len() == 5 {
-                return anyhow::Ok(());
-            }
-        }
-    };
+    let watching = eventually("all of them", async || {
+        let children = children(admin, "few").await?;
+        let open = children
+            .iter()
+            .filter(|child| child["status"]["completeTime"].is_null());
+        most = most.max(open.count());
+        Ok((children.len() == 5).then_some(()))
+    });
     let (done, watched) = tokio::join!(done, watching);
     watched?;
     assert_eq!(counts(&done?), (5, 0));
