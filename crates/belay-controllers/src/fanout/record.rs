@@ -244,9 +244,18 @@ pub(super) struct Child {
     pub(super) target: Target,
     pub(super) notifier: String,
     pub(super) outcome: Option<Outcome>,
+    /// Whether an executor has claimed it and not said how it ended.
+    pub(super) claimed: bool,
     pub(super) terminating: bool,
     /// Whether it waits for us to let it go.
     pub(super) held: bool,
+}
+
+/// Whether nothing of it runs, nor will: it has ended, or nobody has claimed it. That nobody does
+/// after this was read is the resource version's to see to.
+pub(super) fn is_at_rest(object: &PodNotification) -> bool {
+    let executor = object.status.as_ref().and_then(|s| s.executor.as_deref());
+    object.state().is_final() || executor.is_none_or(str::is_empty)
 }
 
 /// What is read of a PodNotification; `None` for one that is not a Notification's child.
@@ -274,6 +283,7 @@ pub(super) fn read(object: &PodNotification) -> Option<Child> {
             State::Succeeded => Some(Outcome::Succeeded),
             State::Failed => Some(Outcome::Failed),
         },
+        claimed: !is_at_rest(object),
         terminating: object.metadata.deletion_timestamp.is_some(),
         held: object.finalizers().iter().any(|name| name == FINALIZER),
     })
