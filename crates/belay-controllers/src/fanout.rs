@@ -28,6 +28,7 @@
 //! version of that change. Where the server has forgotten the version (a stock one does after five
 //! minutes), the pods that run now and were created before the Notification take their place.
 
+pub mod idle;
 mod ledger;
 mod pods;
 mod record;
@@ -51,9 +52,10 @@ use tracing::{debug, info};
 
 use crate::expiry::decide::Facts;
 use crate::expiry::tracker::{Key, Now, Tracker};
+use crate::reconnect::Reconnect;
 use ledger::{Ledger, Op};
 use pods::SlimPod;
-use work::{Done, RETRY};
+use work::{Done, Patience, RETRY};
 
 /// How many children are created and let go at once.
 const CONCURRENT: usize = 16;
@@ -156,8 +158,9 @@ impl Session {
         while self.bounded.len() < CONCURRENT {
             let client = self.client.clone();
             if let Some((namespace, name)) = self.ledger.next_release() {
+                let patience = Patience::UntilAtRest;
                 self.bounded
-                    .push(work::release(client, namespace, name).boxed());
+                    .push(work::release(client, namespace, name, patience).boxed());
             } else if let Some((object, target)) = self.ledger.next_child(Instant::now()) {
                 self.bounded
                     .push(work::create(client, object, target).boxed());
@@ -248,12 +251,12 @@ where
     K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + Send + 'static,
     K: serde::de::DeserializeOwned,
 {
-    watcher(api, config).default_backoff().boxed()
+    watcher(api, config).backoff(Reconnect::default()).boxed()
 }
 
 fn watch_slim(api: Api<SlimPod>) -> Events<SlimPod> {
     watcher(api, watcher::Config::default())
-        .default_backoff()
+        .backoff(Reconnect::default())
         .boxed()
 }
 

@@ -78,4 +78,10 @@ impl Controllers {
             Box::pin(fanout::run(self.client, shutdown)),
         );
     }
+
+    /// With the gate `ContainerNotifier` off: lets go what is deleted, and does nothing else, until
+    /// `shutdown`.
+    pub async fn run_gated(self, shutdown: CancellationToken) {
+        fanout::idle::run(self.client, shutdown).await;
+    }
 }

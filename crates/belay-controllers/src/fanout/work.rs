@@ -186,10 +186,24 @@ pub(super) async fn write(
     Done::Written(uid, Box::new(writing))
 }
 
-/// Lets a child go: takes our finalizer away. Tried until it is done.
-pub(super) async fn release(client: Client, namespace: String, name: String) -> Done {
+/// Whether the end of what was claimed is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Patience {
+    /// It is: a child that is claimed stays, and its end, when it comes, is told by the watch.
+    UntilAtRest,
+    /// It has been, for as long as a lost executor is waited for.
+    Over,
+}
+
+/// Lets a child go: takes our finalizer away. Tried until it is done, or not to be done.
+pub(super) async fn release(
+    client: Client,
+    namespace: String,
+    name: String,
+    patience: Patience,
+) -> Done {
     let api = children(&client, &namespace);
-    while let Err(error) = try_release(&api, &name).await {
+    while let Err(error) = try_release(&api, &name, patience).await {
         if !matches!(&error, kube::Error::Api(status) if status.code == 409) {
             warn!(namespace, name, %error, "cannot let it go; trying again");
             tokio::time::sleep(RETRY).await;
@@ -198,7 +212,11 @@ pub(super) async fn release(client: Client, namespace: String, name: String) -> 
     Done::Quietly
 }
 
-async fn try_release(api: &Api<PodNotification>, name: &str) -> kube::Result<()> {
+async fn try_release(
+    api: &Api<PodNotification>,
+    name: &str,
+    patience: Patience,
+) -> kube::Result<()> {
     let Some(child) = api.get_opt(name).await? else {
         return Ok(());
     };
@@ -207,9 +225,14 @@ async fn try_release(api: &Api<PodNotification>, name: &str) -> kube::Result<()>
         .iter()
         .filter(|finalizer| *finalizer != FINALIZER)
         .collect();
-    if rest.len() == child.finalizers().len() || child.metadata.deletion_timestamp.is_none() {
+    let waits = patience == Patience::UntilAtRest && !record::is_at_rest(&child);
+    if rest.len() == child.finalizers().len()
+        || child.metadata.deletion_timestamp.is_none()
+        || waits
+    {
         return Ok(());
     }
+    // A claim that is written meanwhile is a conflict, and keeps it.
     let patch = json!({"metadata": {
         "finalizers": rest, "resourceVersion": child.resource_version(),
     }});
