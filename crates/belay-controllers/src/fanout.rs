@@ -161,6 +161,9 @@ impl Session {
                 let patience = Patience::UntilAtRest;
                 self.bounded
                     .push(work::release(client, namespace, name, patience).boxed());
+            } else if let Some((namespace, name)) = self.ledger.next_collection() {
+                self.bounded
+                    .push(work::discard(client, namespace, name).boxed());
             } else if let Some((object, target)) = self.ledger.next_child(Instant::now()) {
                 self.bounded
                     .push(work::create(client, object, target).boxed());

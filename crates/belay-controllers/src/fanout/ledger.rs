@@ -60,6 +60,8 @@ pub(super) struct Ledger {
     ready: VecDeque<String>,
     /// Children to let go: namespace and name.
     releases: VecDeque<(String, String)>,
+    /// Children to delete: namespace and name.
+    collections: VecDeque<(String, String)>,
     ops: VecDeque<Op>,
     finished: Vec<Finished>,
     timers: BTreeSet<(Instant, String)>,
@@ -82,6 +84,10 @@ impl Ledger {
 
     pub(super) fn next_release(&mut self) -> Option<(String, String)> {
         self.releases.pop_front()
+    }
+
+    pub(super) fn next_collection(&mut self) -> Option<(String, String)> {
+        self.collections.pop_front()
     }
 
     pub(super) fn take_finished(&mut self) -> Vec<Finished> {
@@ -157,6 +163,10 @@ impl Ledger {
             Creation::There(outcome) => {
                 active.accepted();
                 active.fanout.created(target, outcome);
+                let namespace = active.object.namespace().unwrap_or_default();
+                if !self.pods.may_exist(&namespace, &target.uid) {
+                    active.fanout.pod_gone(target);
+                }
             }
             Creation::Refused(why) => {
                 active.fanout.not_created(target);
@@ -370,6 +380,11 @@ impl Ledger {
         };
         if active.loading {
             return;
+        }
+        for pod_uid in active.fanout.take_collectable() {
+            let child = child_name(&active.object.name_any(), uid, &pod_uid);
+            let namespace = active.object.namespace().unwrap_or_default();
+            self.collections.push_back((namespace, child));
         }
         if active.may_create() && !active.queued {
             active.queued = true;

@@ -245,6 +245,22 @@ async fn try_release(
     }
 }
 
+/// Deletes a child that has ended and whose pod is gone. It goes when it is counted. Tried until it
+/// is done.
+pub(super) async fn discard(client: Client, namespace: String, name: String) -> Done {
+    let api = children(&client, &namespace);
+    loop {
+        match api.delete(&name, &DeleteParams::default()).await {
+            Ok(_) => return Done::Quietly,
+            Err(kube::Error::Api(status)) if status.code == 404 => return Done::Quietly,
+            Err(error) => {
+                warn!(namespace, name, %error, "cannot be collected; trying again");
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+    }
+}
+
 /// Deletes a Notification whose time to live is over; its children go with it.
 pub(super) async fn collect(client: Client, key: Key) -> Done {
     let params = DeleteParams::background().preconditions(Preconditions {

@@ -187,6 +187,7 @@ impl Ledger {
         }
         for uid in self.all_open() {
             self.forget_pods(&uid);
+            self.pump(&uid, now);
         }
     }
 
