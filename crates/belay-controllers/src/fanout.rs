@@ -34,6 +34,7 @@ mod pods;
 mod record;
 mod work;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use belay_api::fanout::{Notification, OWNER_LABEL};
@@ -53,9 +54,10 @@ use tracing::{debug, info};
 use crate::expiry::decide::Facts;
 use crate::expiry::tracker::{Key, Now, Tracker};
 use crate::reconnect::Reconnect;
+use crate::{Controllers, Metrics};
 use ledger::{Ledger, Op};
 use pods::SlimPod;
-use work::{Done, Patience, RETRY};
+use work::{Creation, Done, Patience, RETRY};
 
 /// How many children are created and let go at once.
 const CONCURRENT: usize = 16;
@@ -63,11 +65,12 @@ const CONCURRENT: usize = 16;
 type Events<K> = BoxStream<'static, watcher::Result<Event<K>>>;
 
 /// Runs until `shutdown`.
-pub async fn run(client: Client, shutdown: CancellationToken) {
+pub async fn run(controllers: Controllers, shutdown: CancellationToken) {
     while !shutdown.is_cancelled() {
+        let session = Session::new(controllers.client.clone(), Arc::clone(&controllers.metrics));
         tokio::select! {
-            () = shutdown.cancelled() => return,
-            () = Session::new(client.clone()).run() => {}
+            () = shutdown.cancelled() => return controllers.metrics.pending(0),
+            () = session.run() => {}
         }
         info!("notifications are read anew");
         tokio::select! {
@@ -80,6 +83,7 @@ pub async fn run(client: Client, shutdown: CancellationToken) {
 /// Everything from one reading of the whole to the next.
 struct Session {
     client: Client,
+    metrics: Arc<Metrics>,
     ledger: Ledger,
     tracker: Tracker,
     /// Creations and releases, bounded.
@@ -89,9 +93,10 @@ struct Session {
 }
 
 impl Session {
-    fn new(client: Client) -> Self {
+    fn new(client: Client, metrics: Arc<Metrics>) -> Self {
         Self {
             client,
+            metrics,
             ledger: Ledger::default(),
             tracker: Tracker::new(Instant::now()),
             bounded: FuturesUnordered::new(),
@@ -147,6 +152,9 @@ impl Session {
                 Op::Tell(event) => work::tell(client, event).boxed(),
             });
         }
+        for ended in self.ledger.take_ended() {
+            self.metrics.fanned_out(ended.state.as_str(), ended.took);
+        }
         for finished in self.ledger.take_finished() {
             let facts = Facts::finished(finished.at, finished.ttl);
             self.tracker.applied(finished.key, facts, Now::read());
@@ -171,6 +179,7 @@ impl Session {
                 break;
             }
         }
+        self.metrics.pending(self.ledger.pending());
     }
 
     fn done(&mut self, done: Done) {
@@ -178,6 +187,9 @@ impl Session {
         match done {
             Done::Fixed(uid, result) => self.ledger.fixed(&uid, result, now),
             Done::Created(uid, target, creation) => {
+                if matches!(creation, Creation::There(_)) {
+                    self.metrics.child_created();
+                }
                 self.ledger.created(&uid, &target, creation, now);
             }
             Done::Written(uid, writing) => self.ledger.written(&uid, *writing, now),

@@ -75,7 +75,7 @@ impl Controllers {
         futures::join!(
             Box::pin(expiry::run(self.clone(), shutdown.clone())),
             Box::pin(assignment::run(self.clone(), shutdown.clone())),
-            Box::pin(fanout::run(self.client, shutdown)),
+            Box::pin(fanout::run(self, shutdown)),
         );
     }
 

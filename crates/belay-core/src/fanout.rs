@@ -49,7 +49,7 @@
 //!   that was removed that way while nobody looked counts as failed with `PreExistingPods`: its
 //!   pod is neither pending, nor has it a child, nor is it settled.
 //! - Never more unfinished children than `parallelism`.
-//! - After `maxFailures` failures nothing more is started.
+//! - After `maxFailures` failures nothing more is started, nor after [`Fanout::expire`].
 //!
 //! # Cost
 //!
@@ -147,6 +147,8 @@ pub struct Fanout {
     leaving: BTreeSet<String>,
     /// Ended, and their pods are gone.
     collectable: Vec<String>,
+    /// Whether the time in which more may be started is over.
+    expired: bool,
 }
 
 impl Fanout {
@@ -165,6 +167,7 @@ impl Fanout {
             settled: Settled::default(),
             leaving: BTreeSet::new(),
             collectable: Vec::new(),
+            expired: false,
         }
     }
 
@@ -260,12 +263,18 @@ impl Fanout {
             .rule
             .parallelism
             .is_some_and(|limit| unfinished >= limit.get());
-        if full || self.limit_reached() {
+        if full || self.expired || self.limit_reached() {
             return None;
         }
         let target = self.pending.pop_first()?;
         self.starting.insert(target.clone());
         Some(target)
+    }
+
+    /// The time in which more may be started is over, for good. It is not part of the memory: whoever
+    /// goes on with it after a crash finds the same by the clock.
+    pub fn expire(&mut self) {
+        self.expired = true;
     }
 
     /// The child of this pod exists now; it may have ended in the write that created it.
@@ -412,12 +421,17 @@ impl Fanout {
         self.limit_reached() && (self.rule.policy == Policy::AllPods || !self.pending.is_empty())
     }
 
+    /// Whether pods are left out because the time is over.
+    pub fn ran_out_of_time(&self) -> bool {
+        self.expired && !self.pending.is_empty()
+    }
+
     /// Whether nothing more will happen.
     pub fn complete(&self) -> bool {
         self.rule.policy == Policy::PreExistingPods
             && self.running == 0
             && self.starting.is_empty()
-            && (self.pending.is_empty() || self.limit_reached())
+            && (self.pending.is_empty() || self.expired || self.limit_reached())
     }
 
     fn limit_reached(&self) -> bool {

@@ -542,3 +542,22 @@ fn with_all_pods_a_child_is_collected_when_it_has_ended_and_its_pod_is_gone() {
     assert_eq!((memory.targets, memory.succeeded, memory.failed), (3, 2, 1));
     assert!(memory.settled.uids.is_empty(), "a pod never comes back");
 }
+
+#[test]
+fn when_the_time_is_over_nobody_else_is_notified_and_who_was_left_out_is_known() {
+    let mut fanout = Fanout::new(rule(Policy::PreExistingPods, 1, 0), (0..3).map(target));
+    let first = fanout.start_next().unwrap();
+    fanout.expire();
+    fanout.created(&first, None);
+    assert!(!fanout.complete(), "what was started goes on");
+    fanout.child_seen(&first, Some(Outcome::Succeeded), false);
+    assert_eq!(fanout.start_next(), None);
+    assert!(fanout.complete() && fanout.ran_out_of_time() && !fanout.stopped());
+    assert_eq!(fanout.memory().pending, [target(1), target(2)]);
+
+    let mut none_left = Fanout::new(rule(Policy::PreExistingPods, 0, 0), [target(0)]);
+    let only = none_left.start_next().unwrap();
+    none_left.created(&only, Some(Outcome::Succeeded));
+    none_left.expire();
+    assert!(none_left.complete() && !none_left.ran_out_of_time());
+}

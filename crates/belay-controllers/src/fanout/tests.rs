@@ -188,6 +188,7 @@ async fn run_to_the_end(script: Script) -> Script {
 /// nothing: what the driver knows, it knows from lists and answers, and starts again to learn the
 /// rest.
 async fn run_until(script: Script, until: impl FnMut(&mut Script) -> bool) -> Script {
+    let run = |client, stop| run(Controllers::new(client), stop);
     drive(run, script, until).await
 }
 
@@ -424,4 +425,65 @@ async fn with_the_gate_off_children_without_a_notification_go_and_nothing_else_h
     let done = drive(idle::run, held, for_a_while()).await;
     assert!(done.log.is_empty(), "{:?}", done.log);
     assert!(done.children.contains_key(&name), "it is not counted");
+}
+
+/// A Notification that was created so many seconds ago.
+fn of_age(seconds: i64, spec: &Value) -> Script {
+    let mut script = script(spec);
+    let created = Timestamp::now() - jiff::SignedDuration::from_secs(seconds);
+    let created = Timestamp::from_second(created.as_second()).unwrap();
+    script.notification["metadata"]["creationTimestamp"] = json!(created.to_string());
+    script
+}
+
+fn deadlines(script: &Script) -> Vec<i64> {
+    let children = script.children.values();
+    children
+        .map(|child| child["spec"]["deadlineSeconds"].as_i64().unwrap())
+        .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_child_has_what_is_left_of_the_notifications_time_or_the_whole_where_it_has_none() {
+    let done = run_to_the_end(of_age(500, &json!({"deadlineSeconds": 1000}))).await;
+    for seconds in deadlines(&done) {
+        assert!((400..=500).contains(&seconds), "{seconds}");
+    }
+    let done = run_to_the_end(of_age(500, &json!({}))).await;
+    assert_eq!(deadlines(&done), [60, 60]);
+    let all = of_age(500, &json!({"deadlineSeconds": 100, "policy": "AllPods"}));
+    let done = run_until(all, |script| script.children.len() == 2).await;
+    assert_eq!(deadlines(&done), [100, 100]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_its_time_is_over_nobody_is_notified_any_more_and_it_fails() {
+    let done = run_to_the_end(of_age(500, &json!({"deadlineSeconds": 500}))).await;
+    assert!(created(&done).is_empty(), "{:?}", done.log);
+    let status = &done.notification["status"];
+    assert_eq!(
+        (&status["state"], &status["error"]["type"]),
+        (&json!("Failed"), &json!("Expired"))
+    );
+    assert_eq!(status["pending"], json!(["a/u-a", "b/u-b"]));
+    assert_eq!(status["targetCount"], 2);
+    let stopped = status["conditions"].as_array().unwrap();
+    let stopped = stopped
+        .iter()
+        .find(|condition| condition["type"] == "Stopped");
+    assert_eq!(stopped.unwrap()["reason"], "Expired", "{status}");
+
+    // Those who had their turn before a restart count, the others do not get one.
+    let mut begun = of_age(500, &json!({"deadlineSeconds": 500}));
+    begun.notification["status"] = json!({"state": "New", "startTime": "2026-01-01T00:00:10Z",
+        "targetCount": 2, "pending": ["b/u-b"]});
+    let own = belay_core::fanout::child_name("n", "u", "u-a");
+    begun.children.extend([forged(&own, "work")]);
+    let done = run_to_the_end(begun).await;
+    assert!(created(&done).is_empty(), "{:?}", done.log);
+    let status = &done.notification["status"];
+    assert_eq!(
+        (&status["succeededCount"], &status["state"]),
+        (&json!(1), &json!("Failed"))
+    );
 }

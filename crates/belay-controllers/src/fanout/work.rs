@@ -6,6 +6,7 @@ use belay_api::fanout::{FINALIZER, Notification, NotificationStatus};
 use belay_api::notification::PodNotification;
 use belay_api::selector::LabelSelector;
 use belay_core::fanout::{Outcome, Target};
+use jiff::Timestamp;
 use kube::api::{
     Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, VersionMatch,
 };
@@ -114,7 +115,7 @@ async fn select(
 /// nobody knows whether the child exists, its place is taken.
 pub(super) async fn create(client: Client, object: Notification, target: Target) -> Done {
     let uid = object.uid().unwrap_or_default();
-    let child = record::child(&object, &target);
+    let child = record::child(&object, &target, Timestamp::now());
     let api = children(&client, &object.namespace().unwrap_or_default());
     let creation = match api.create(&PostParams::default(), &child).await {
         Ok(made) => Creation::There(record::read(&made).and_then(|made| made.outcome)),

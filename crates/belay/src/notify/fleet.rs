@@ -131,7 +131,7 @@ fn wish(args: &NotifyArgs, text: &str) -> anyhow::Result<Wish> {
     spec.parallelism = args.parallelism.unwrap_or(0);
     spec.max_failures = args.max_failures;
     if let Some(timeout) = args.timeout {
-        spec.deadline_seconds = i32::try_from(timeout.as_secs()).unwrap_or(i32::MAX);
+        spec.deadline_seconds = Some(i32::try_from(timeout.as_secs()).unwrap_or(i32::MAX));
     }
     Ok(Wish {
         text: text.to_owned(),
