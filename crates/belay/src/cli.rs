@@ -307,7 +307,7 @@ pub(crate) struct ControllerArgs {
     /// Address for metrics and health, plain HTTP; port 0 takes a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
     pub listen: SocketAddr,
-    /// Name of this replica, different from all others [default: the host name and something random]
+    /// Name of this replica; something random is added for each process [default: the host name]
     #[arg(long, value_name = "NAME")]
     pub identity: Option<String>,
     #[command(flatten)]

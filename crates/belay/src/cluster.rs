@@ -58,10 +58,10 @@ pub(crate) async fn controller(global: &Global, args: ControllerArgs) -> anyhow:
         monitor.run(stop).await;
         Ok(())
     });
-    let identity = args.identity.unwrap_or_else(|| {
-        let host = place::default_node_name();
-        format!("{host}_{}", uuid::Uuid::new_v4())
-    });
+    // A pod's name outlives its containers, and a process must not take the lease of the one before
+    // it for its own.
+    let identity = args.identity.unwrap_or_else(place::default_node_name);
+    let identity = format!("{identity}_{}", uuid::Uuid::new_v4());
     let candidate = Candidate {
         client: client.clone(),
         namespace: args.cluster.lease_namespace.clone(),
@@ -83,12 +83,17 @@ pub(crate) async fn controller(global: &Global, args: ControllerArgs) -> anyhow:
     });
     let stop = roles.stop.clone();
     roles.add("controllers", async move {
-        if !starts(&client, &args.cluster, gates, &stop).await? {
-            stop.cancelled().await;
-            return Ok(());
+        if !gates.enabled(Feature::ContainerNotifier) {
+            tracing::info!(
+                "the feature gate ContainerNotifier is off: this role only lets deleted notifications go"
+            );
+            // It starts nothing, so that it needs no policies.
+            let work = move |token| controllers.clone().run_gated(token);
+            election::run(candidate, work, stop).await;
+        } else if starts(&client, &args.cluster, gates, &stop).await? {
+            let work = move |token| lead(controllers.clone(), executor.clone(), token);
+            election::run(candidate, work, stop).await;
         }
-        let work = move |token| lead(controllers.clone(), executor.clone(), token);
-        election::run(candidate, work, stop).await;
         Ok(())
     });
     let announce = async move {

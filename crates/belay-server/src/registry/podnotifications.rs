@@ -1,4 +1,8 @@
 //! PodNotifications: who is to act, or that nobody can, is settled in the creating write.
+//!
+//! Whoever deletes a Notification and then finds none of its PodNotifications left may take it that
+//! nothing of it runs or will. So none is created any more from then on, not even one whose creation
+//! was already under way.
 
 use belay_api::GROUP;
 use belay_api::VERSION;
@@ -10,7 +14,7 @@ use belay_api::rules::Rules;
 use belay_core::resolve::{PodFacts, Resolution, resolve};
 use serde_json::Value;
 
-use super::{Column, Kind, Remark, Strategy, World, age, column, or_none, text};
+use super::{Column, Kind, Needed, Remark, Strategy, World, age, column, or_none, text};
 use crate::object::meta_str;
 
 pub(super) static POD_NOTIFICATIONS: Kind = Kind {
@@ -79,6 +83,18 @@ struct PodNotifications;
 impl Strategy for PodNotifications {
     fn rules(&self) -> &'static dyn Rules {
         belay_api::rules::POD_NOTIFICATION
+    }
+
+    fn needs(&self, object: &Value) -> Option<Needed> {
+        let owners = object.pointer("/metadata/ownerReferences")?.as_array()?;
+        let owner = owners
+            .iter()
+            .find(|owner| owner["kind"] == "Notification" && owner["controller"] == true)?;
+        Some(Needed {
+            plural: "notifications",
+            name: text(owner, "/name").to_owned(),
+            uid: text(owner, "/uid").to_owned(),
+        })
     }
 
     fn on_create(&self, object: &mut Value, world: &dyn World) -> Vec<Remark> {
