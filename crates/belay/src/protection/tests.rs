@@ -75,7 +75,7 @@ fn whatever_is_missing_or_toothless_is_named() {
             let found = faults(&printed, &policies, &bindings);
             assert_eq!(found.len(), 1, "{found:?}");
             assert!(
-                found[0].contains(&format!("{expected}")) && found[0].contains(name),
+                found[0].contains(expected) && found[0].contains(name),
                 "{found:?} lacks {expected}"
             );
         };
