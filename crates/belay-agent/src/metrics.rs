@@ -8,6 +8,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+use crate::lease::LeaseHealth;
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct OutcomeLabel {
     pub(crate) outcome: &'static str,
@@ -34,6 +36,8 @@ pub struct Metrics {
     pub(crate) outcomes: Family<OutcomeLabel, Counter>,
     /// Containers started again.
     pub(crate) restarts: Counter,
+    /// Whether the agent's lease is kept.
+    pub(crate) lease: LeaseHealth,
 }
 
 impl Metrics {
@@ -58,6 +62,7 @@ impl Metrics {
             running: Gauge::default(),
             outcomes: Family::default(),
             restarts: Counter::default(),
+            lease: LeaseHealth::default(),
             registry: Registry::default(),
         };
         registry.register(
@@ -109,6 +114,11 @@ impl Metrics {
             registry,
             ..metrics
         }
+    }
+
+    /// Whether the agent's lease was renewed so lately that nobody takes the agent for lost.
+    pub fn lease_is_kept(&self) -> bool {
+        self.lease.is_kept()
     }
 
     /// Everything in the text format of OpenMetrics.

@@ -29,7 +29,7 @@ use belay_api::fanout::Notification;
 use belay_api::notification::{ErrorType, PodNotification, PodNotificationStatus};
 use belay_api::pod::Pod;
 use belay_api::reasons;
-use belay_core::resolve::{PodFacts, Resolution, resolve};
+use belay_core::resolve::{Declares, PodFacts, Resolution, resolve};
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -182,12 +182,17 @@ struct Settled {
 /// Decides, on the pod as it was read.
 fn settled(object: &PodNotification, pod: Option<&Pod>, now: Timestamp) -> Settled {
     let spec = &object.spec;
+    let declares = pod.map(|pod| pod.declares(&spec.notifier).map_err(|it| it.to_string()));
     let facts = pod.map(|pod| PodFacts {
         uid: pod.uid(),
         node: pod.spec.node_name.as_deref(),
         phase: pod.phase(),
         terminating: pod.is_terminating(),
-        declares: pod.declares(&spec.notifier),
+        declares: match &declares {
+            Some(Ok(true)) => Declares::Yes,
+            Some(Ok(false)) | None => Declares::No,
+            Some(Err(problem)) => Declares::Unusable { problem },
+        },
     });
     match resolve(
         &spec.pod_name,

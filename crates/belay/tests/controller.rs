@@ -100,6 +100,13 @@ async fn of_two_one_acts_and_the_other_takes_over_when_it_is_killed() -> anyhow:
     // Longer than both need to look at the lease.
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert!(first.leads().await? && !second.leads().await?);
+    for one in [&first, &second] {
+        let ready = one.get("/readyz").await?;
+        assert!(
+            ready.starts_with("HTTP/1.1 200"),
+            "a standby is ready too: {ready}"
+        );
+    }
 
     first.child.kill().await?;
     second.until_leading().await?;
@@ -143,6 +150,11 @@ async fn with_the_gate_off_a_controller_says_so_and_is_there_for_what_is_deleted
         "{metrics}"
     );
     controller.until_leading().await?;
+    let ready = controller.get("/readyz").await?;
+    assert!(
+        ready.starts_with("HTTP/1.1 200"),
+        "nothing is asked of it: {ready}"
+    );
     assert_eq!(controller.terminate().await?, 0);
     Ok(())
 }

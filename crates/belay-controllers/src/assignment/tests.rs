@@ -79,6 +79,39 @@ fn every_resolution_has_its_status_and_what_failed_is_told() {
 }
 
 #[test]
+fn an_annotation_that_breaks_a_rule_fails_instead_of_declaring_nothing() {
+    for (annotation, said) in [
+        ("rubbish", "[apps.k8s.io/notifiers]: must be a JSON object"),
+        (
+            r#"{"main": [{"name": "lock", "handler": {"signal": "SIGHUPP"}}]}"#,
+            "[main][0].handler.signal: unknown signal \"SIGHUPP\"",
+        ),
+        // The notifier that was asked for is fine, another one is not.
+        (
+            r#"{"main": [{"name": "lock", "handler": {"signal": "SIGHUP"}},
+                         {"name": "b", "handler": {"signal": "SIGHUP"}, "timeoutSeconds": 0}]}"#,
+            "[main][1].timeoutSeconds: Invalid value: 0",
+        ),
+        (
+            r#"{"mian": [{"name": "lock", "handler": {"signal": "SIGHUP"}}]}"#,
+            "[mian]: Not found",
+        ),
+    ] {
+        let pod = pod(annotation, "Running");
+        let settled = settled(&object(&json!({})), Some(&pod), Timestamp::UNIX_EPOCH);
+        assert_eq!(settled.outcome, "RuntimeError", "{annotation}");
+        let error = settled.status.error.unwrap();
+        assert_eq!(error.type_, ErrorType::RuntimeError);
+        let message = error.message;
+        assert!(
+            message.contains(said) && message.contains("nothing was run"),
+            "{message}"
+        );
+        assert_eq!(settled.warning.unwrap().0, "RuntimeError");
+    }
+}
+
+#[test]
 fn each_is_under_way_once_at_a_time() {
     let mut queue = Queue::default();
     queue.add(object(&json!({})));

@@ -11,7 +11,7 @@ use belay_api::metadata::NameRule;
 use belay_api::notification::{ErrorType, PodNotificationStatus};
 use belay_api::pod::Pod;
 use belay_api::rules::Rules;
-use belay_core::resolve::{PodFacts, Resolution, resolve};
+use belay_core::resolve::{Declares, PodFacts, Resolution, resolve};
 use serde_json::Value;
 
 use super::{Column, Kind, Needed, Remark, Strategy, World, age, column, or_none, text};
@@ -103,13 +103,17 @@ impl Strategy for PodNotifications {
         let pod_uid = object.pointer("/spec/podUID").and_then(Value::as_str);
         let notifier = text(object, "/spec/notifier").to_owned();
         let pod = world.get("pods", Some(&namespace), &pod_name);
-        let declares = pod.as_ref().is_some_and(|pod| declares(pod, &notifier));
+        let declares = pod.as_ref().map(|pod| declares(pod, &notifier));
         let facts = pod.as_ref().map(|pod| PodFacts {
             uid: meta_str(pod, "uid"),
             node: pod.pointer("/spec/nodeName").and_then(Value::as_str),
             phase: text(pod, "/status/phase"),
             terminating: crate::object::is_terminating(pod),
-            declares,
+            declares: match &declares {
+                Some(Ok(true)) => Declares::Yes,
+                Some(Ok(false)) | None => Declares::No,
+                Some(Err(problem)) => Declares::Unusable { problem },
+            },
         });
         let now = world.now();
         let (status, remarks) = match resolve(&pod_name, pod_uid, &notifier, facts) {
@@ -141,10 +145,9 @@ impl Strategy for PodNotifications {
     }
 }
 
-/// Whether any container of the pod declares the notifier, as a field or in the annotation.
-fn declares(pod: &Value, notifier: &str) -> bool {
-    let Ok(pod) = serde_json::from_value::<Pod>(pod.clone()) else {
-        return false;
-    };
-    pod.declares(notifier)
+/// Whether any container of the pod declares the notifier, as a field or in the annotation; or why
+/// nobody can tell, which this server lets no new pod come to.
+fn declares(pod: &Value, notifier: &str) -> Result<bool, String> {
+    let pod: Pod = serde_json::from_value(pod.clone()).map_err(|error| error.to_string())?;
+    pod.declares(notifier).map_err(|error| error.to_string())
 }
