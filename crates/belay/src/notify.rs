@@ -63,7 +63,13 @@ pub(crate) async fn run(global: &Global, args: &NotifyArgs) -> anyhow::Result<Ex
         .iter()
         .map(|pod| draft(pod, args, Some(&request)))
         .collect();
-    let mut board = create(&connection, wanted).await;
+    let mut board = tokio::select! {
+        board = create(&connection, wanted) => board,
+        () = interrupts.received() => return Err(anyhow::anyhow!(
+            "interrupted before {} answered; `kubectl delete pn -l {REQUEST_LABEL}={request}` cancels what it took all the same",
+            connection.server
+        )),
+    };
     let (created, refused) = board.created_and_refused();
     if created == 0 && refused == 1 {
         // One target, one refusal: the server's own words are the whole answer.

@@ -130,3 +130,54 @@ fn a_token_needs_a_server_that_has_run() {
         text(&output.stderr)
     );
 }
+
+#[test]
+fn ctrl_c_ends_the_wait_for_a_server_that_does_not_answer() {
+    // It takes connections, and nothing more.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let home = tempfile::tempdir().unwrap();
+    let kubeconfig = home.path().join("kubeconfig");
+    let server = format!("http://{}", silent.local_addr().unwrap());
+    let cluster = format!(
+        "{{apiVersion: v1, kind: Config, current-context: c, \
+         clusters: [{{name: c, cluster: {{server: \"{server}\"}}}}], \
+         contexts: [{{name: c, context: {{cluster: c, user: u}}}}], \
+         users: [{{name: u, user: {{}}}}]}}"
+    );
+    std::fs::write(&kubeconfig, cluster).unwrap();
+    for (target, hint) in [
+        (&["-l", "app=web"][..], "belay get ntf"),
+        (
+            &["pod/web"],
+            "kubectl delete pn -l apps.k8s.io/notify-request=",
+        ),
+    ] {
+        let child = Command::new(env!("CARGO_BIN_EXE_belay"))
+            .args(["notify", "reload", "--kubeconfig"])
+            .arg(&kubeconfig)
+            .args(target)
+            .env_clear()
+            .env("HOME", home.path())
+            .stdin(std::process::Stdio::null())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        // The request is under way when its connection is here; the signals are listened to before.
+        let connection = silent.accept().unwrap();
+        let pid = child.id().to_string();
+        assert!(
+            Command::new("kill")
+                .args(["-INT", &pid])
+                .status()
+                .unwrap()
+                .success()
+        );
+        let output = child.wait_with_output().unwrap();
+        drop(connection);
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(told.contains("interrupted before"), "{told}");
+        assert!(told.contains(hint), "{told}");
+    }
+}

@@ -63,10 +63,15 @@ pub(super) async fn run(
     }
     let interrupts = Interrupts::listen()?;
     let api: Api<Notification> = Api::namespaced(connection.client.clone(), &connection.namespace);
-    let created = api
-        .create(&PostParams::default(), &draft(args, &wish))
-        .await
-        .map_err(|error| connection.explain(error))?;
+    let draft = draft(args, &wish);
+    let created = tokio::select! {
+        created = api.create(&PostParams::default(), &draft) => created,
+        () = interrupts.received() => return Err(anyhow::anyhow!(
+            "interrupted before {} answered; if it took the request all the same, `belay get ntf` shows it and `kubectl delete ntf NAME` cancels it",
+            connection.server
+        )),
+    };
+    let created = created.map_err(|error| connection.explain(error))?;
     let name = created.name_any();
     if args.no_wait {
         match output {
@@ -242,9 +247,16 @@ impl Request<'_> {
         if ending == Ending::AllFinal {
             // The watch of the children may be behind that of their Notification.
             let (api, label) = self.children();
-            let list = api.list(&ListParams::default().labels(&label)).await;
-            for child in list.map_err(|error| self.connection.explain(error))? {
-                self.tally.child(Event::Apply(child));
+            match api.list(&ListParams::default().labels(&label)).await {
+                Ok(list) => {
+                    for child in list {
+                        self.tally.child(Event::Apply(child));
+                    }
+                }
+                Err(error) => format::note(&format!(
+                    "the results may not be complete: {:#}",
+                    self.connection.explain(error)
+                )),
             }
         }
         let why = match ending {
