@@ -86,6 +86,13 @@ pub enum TargetError {
     /// The attempt was started, and is gone without a trace.
     #[error("attempt {attempt} was started, and its outcome is lost")]
     Lost { attempt: AttemptId },
+    /// The runtime cannot be reached or does not answer. Whether it was done is not known.
+    #[error("the runtime was not there to {what}")]
+    Away {
+        what: String,
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The runtime failed to do it. Whether it was done is not known.
     #[error("the runtime failed to {what}")]
     Runtime {

@@ -30,6 +30,8 @@ mod specification;
 mod target;
 mod traces;
 
+pub(crate) use client::CallError;
+
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, DirBuilder};
 use std::os::unix::ffi::OsStrExt;
@@ -220,7 +222,7 @@ impl Containers for CriRuntime {
 impl RecordedPods for CriRuntime {
     async fn recorded_pod(&self, uid: &str) -> Result<Option<RecordedPod>, RuntimeError> {
         let client = &self.shared.client;
-        let failed = |error: client::CallError| error.during("look a pod up in the runtime");
+        let failed = |error: CallError| error.during("look a pod up in the runtime");
         let sandboxes = client.sandboxes_of(uid).await.map_err(failed)?;
         let Some(sandbox) = pods::current(sandboxes) else {
             return Ok(None);

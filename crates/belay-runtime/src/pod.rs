@@ -108,9 +108,12 @@ pub enum RuntimeError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A CRI runtime or the API server is away, does not answer, or refuses.
+    /// A CRI runtime or the API server refuses.
     #[error("cannot {what}: {problem}")]
     Call { what: &'static str, problem: String },
+    /// A CRI runtime cannot be reached or does not answer; it may be back in a moment.
+    #[error("cannot {what}: {problem}")]
+    Away { what: &'static str, problem: String },
     /// The first process of a container cannot be seen.
     #[error(
         "process {pid} of container {id} cannot be seen: run the agent in the host's PID namespace \

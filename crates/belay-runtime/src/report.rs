@@ -6,6 +6,9 @@ use belay_shim::clock::Wall;
 use belay_shim::instance::{Ending, Exit, StartError};
 use jiff::Timestamp;
 
+use crate::RuntimeError;
+use crate::cri::CallError;
+
 /// An attempt that was over as soon as it began.
 pub(crate) struct Ended(pub(crate) Report);
 
@@ -51,10 +54,23 @@ pub(crate) fn start_report(error: &StartError) -> Report {
 pub(crate) fn failed(
     what: &'static str,
 ) -> impl FnOnce(Box<dyn std::error::Error + Send + Sync>) -> TargetError {
-    move |source| TargetError::Runtime {
-        what: what.to_owned(),
-        source,
+    move |source| {
+        let what = what.to_owned();
+        if is_away(&*source) {
+            TargetError::Away { what, source }
+        } else {
+            TargetError::Runtime { what, source }
+        }
     }
+}
+
+fn is_away(error: &(dyn std::error::Error + 'static)) -> bool {
+    let call = error.downcast_ref::<CallError>();
+    let runtime = error.downcast_ref::<RuntimeError>();
+    matches!(
+        call,
+        Some(CallError::Away { .. } | CallError::Silent { .. })
+    ) || matches!(runtime, Some(RuntimeError::Away { .. }))
 }
 
 pub(crate) fn timestamp(wall: Wall) -> Timestamp {

@@ -209,6 +209,7 @@ async fn containerd_is_killed_while_execs_run_and_their_ends_are_the_real_ones()
             .await
             .err()
             .unwrap();
+        assert!(matches!(error, TargetError::Away { .. }), "{error:?}");
         let text = std::error::Error::source(&error).unwrap().to_string();
         assert!(text.contains("cannot be reached"), "{text}");
         assert!(text.contains("is it running?"), "{text}");

@@ -126,7 +126,13 @@ pub(crate) async fn find(
     }
 }
 
-/// Starts an action, if that can be before the deadline, and waits for its end.
+/// The runtime was away, so that nothing was started.
+struct Away {
+    message: String,
+}
+
+/// Starts an action, if that can be before the deadline, and waits for its end. A runtime that is
+/// away, as during a restart, is waited for until then.
 pub(crate) async fn run(
     context: &Context,
     id: &ContainerId,
@@ -135,16 +141,53 @@ pub(crate) async fn run(
     deadline: ServerMillis,
     cancel: CancellationToken,
 ) -> Came {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let tried = attempted(context, id, attempt, handler, deadline, cancel.clone()).await;
+        let Away { message } = match tried {
+            Ok(came) => {
+                crash::at(crash::ENDED);
+                return came;
+            }
+            Err(away) => away,
+        };
+        if context.clock.until(deadline) <= pause {
+            return Came::Refused(Verdict::Runtime { message });
+        }
+        warn!(%attempt, message, "nothing was started; trying again");
+        tokio::select! {
+            () = cancel.cancelled() => {
+                return Came::Refused(Verdict::Cancelled { survivors: Vec::new() });
+            }
+            () = tokio::time::sleep(pause) => {}
+        }
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+async fn attempted(
+    context: &Context,
+    id: &ContainerId,
+    attempt: &AttemptId,
+    handler: &Handler,
+    deadline: ServerMillis,
+    cancel: CancellationToken,
+) -> Result<Came, Away> {
     let target = match context.runtime.target(id).await {
         Ok(target) => target,
-        Err(RuntimeError::NotFound { .. }) => return Came::Refused(restarted()),
-        Err(error) => {
-            return Came::Refused(Verdict::Runtime {
+        Err(RuntimeError::NotFound { .. }) => return Ok(Came::Refused(restarted())),
+        Err(error @ RuntimeError::Away { .. }) => {
+            return Err(Away {
                 message: error.to_string(),
             });
         }
+        Err(error) => {
+            return Ok(Came::Refused(Verdict::Runtime {
+                message: error.to_string(),
+            }));
+        }
     };
-    let came = match &handler.action {
+    match &handler.action {
         Action::Exec { command } => {
             let request = ExecRequest {
                 attempt: attempt.clone(),
@@ -154,9 +197,7 @@ pub(crate) async fn run(
             exec(context, &target, &request, handler, deadline, cancel).await
         }
         Action::Signal(signal) => send(context, &target, *signal, handler.timeout, deadline).await,
-    };
-    crash::at(crash::ENDED);
-    came
+    }
 }
 
 async fn exec(
@@ -166,7 +207,7 @@ async fn exec(
     handler: &Handler,
     deadline: ServerMillis,
     cancel: CancellationToken,
-) -> Came {
+) -> Result<Came, Away> {
     let attempt = &request.attempt;
     let now = Instant::now();
     let latest = now.checked_add(context.clock.until(deadline));
@@ -175,37 +216,41 @@ async fn exec(
         // Further away than this clock can count.
         None => target.start(request).await,
     };
-    match started {
+    let error = match started {
         Ok(running) => {
             crash::at(crash::STARTED);
-            follow(context, target, running, attempt, Some(handler), cancel).await
+            return Ok(follow(context, target, running, attempt, Some(handler), cancel).await);
         }
         Err(TargetError::NotRunning { .. } | TargetError::Restarted { .. }) => {
-            Came::Refused(restarted())
+            return Ok(Came::Refused(restarted()));
         }
-        Err(TargetError::TooLate { .. }) => Came::Refused(Verdict::Expired),
-        Err(error @ TargetError::Unsupported { .. }) => Came::Refused(Verdict::Runtime {
-            message: error.to_string(),
-        }),
+        Err(TargetError::TooLate { .. }) => return Ok(Came::Refused(Verdict::Expired)),
+        Err(error @ TargetError::Unsupported { .. }) => {
+            return Ok(Came::Refused(Verdict::Runtime {
+                message: error.to_string(),
+            }));
+        }
         Err(
             error @ (TargetError::Exists { .. }
             | TargetError::Lost { .. }
+            | TargetError::Away { .. }
             | TargetError::Runtime { .. }),
-        ) => {
-            // Whether it was started is not known: the runtime's record decides.
-            let message = causes(&error);
-            warn!(%attempt, message, "a start went wrong; looking what came of it");
-            look(
-                context,
-                target,
-                attempt,
-                Some(handler),
-                cancel,
-                Some(message),
-            )
-            .await
+        ) => error,
+    };
+    // Whether it was started is not known: the runtime's record decides.
+    let message = causes(&error);
+    warn!(%attempt, message, "a start went wrong; looking what came of it");
+    let came = look(context, target, attempt, Some(handler), cancel).await;
+    Ok(match came {
+        Looked::Came(came) => came,
+        Looked::NeverStarted { same_incarnation } if !same_incarnation => {
+            Came::Refused(restarted())
         }
-    }
+        Looked::NeverStarted { .. } if matches!(error, TargetError::Away { .. }) => {
+            return Err(Away { message });
+        }
+        Looked::NeverStarted { .. } => Came::Refused(Verdict::Runtime { message }),
+    })
 }
 
 /// Follows an attempt to its end.
@@ -226,7 +271,10 @@ pub(crate) async fn follow(
         }
         Err(error) => {
             warn!(%attempt, message = causes(&error), "an attempt was lost sight of; looking for it");
-            look(context, target, attempt, handler, cancel, None).await
+            match look(context, target, attempt, handler, cancel).await {
+                Looked::Came(came) => came,
+                Looked::NeverStarted { same_incarnation } => Came::Lost { same_incarnation },
+            }
         }
     }
 }
@@ -251,6 +299,12 @@ async fn wait(
     }
 }
 
+/// What a search came to.
+enum Looked {
+    Came(Came),
+    NeverStarted { same_incarnation: bool },
+}
+
 /// Looks for an attempt until its end is known, or it is known to have none.
 async fn look(
     context: &Context,
@@ -258,31 +312,24 @@ async fn look(
     attempt: &AttemptId,
     handler: Option<&Handler>,
     cancel: CancellationToken,
-    start_error: Option<String>,
-) -> Came {
+) -> Looked {
     let id = &target.incarnation().id;
     let mut pause = FIRST_PAUSE;
     loop {
         let sight = find(context, id, attempt, handler, true).await;
         let same_incarnation = sight.same_incarnation;
         match (sight.trace, sight.running) {
-            (Trace::Ended(outcome), _) => return Came::Ended(outcome),
-            (Trace::NeverStarted, _) => {
-                return match &start_error {
-                    Some(message) if same_incarnation => Came::Refused(Verdict::Runtime {
-                        message: message.clone(),
-                    }),
-                    Some(_) => Came::Refused(restarted()),
-                    None => Came::Lost { same_incarnation },
-                };
+            (Trace::Ended(outcome), _) => return Looked::Came(Came::Ended(outcome)),
+            (Trace::NeverStarted, _) => return Looked::NeverStarted { same_incarnation },
+            (Trace::Lost, _) | (Trace::Running, None) => {
+                return Looked::Came(Came::Lost { same_incarnation });
             }
-            (Trace::Lost, _) | (Trace::Running, None) => return Came::Lost { same_incarnation },
             (Trace::Running, Some(running)) => match wait(running, handler, cancel.clone()).await {
                 Ok(report) => {
-                    return Came::Ended(settled(context, id, report, handler).await);
+                    return Looked::Came(Came::Ended(settled(context, id, report, handler).await));
                 }
                 Err(TargetError::Lost { .. }) => {
-                    return given_up(target, runs(context, id).await);
+                    return Looked::Came(given_up(target, runs(context, id).await));
                 }
                 Err(error) => warn!(%attempt, message = causes(&error), "lost sight of again"),
             },
@@ -298,19 +345,19 @@ async fn send(
     signal: belay_api::signal::Signal,
     timeout: Duration,
     deadline: ServerMillis,
-) -> Came {
+) -> Result<Came, Away> {
     if !target.capabilities().signal {
         let message = format!(
             "signals cannot be sent over {}: that needs Belay's agent on the pod's node",
             context.runtime.name()
         );
-        return Came::Refused(Verdict::Runtime { message });
+        return Ok(Came::Refused(Verdict::Runtime { message }));
     }
     // Read before sending: afterwards the process may be gone.
     let handled = match target.disposition(signal).await {
         Ok(disposition) => Some(disposition == Disposition::Handled),
         Err(TargetError::NotRunning { .. } | TargetError::Restarted { .. }) => {
-            return Came::Refused(restarted());
+            return Ok(Came::Refused(restarted()));
         }
         Err(error) => {
             debug!(%error, "cannot tell whether the signal is handled");
@@ -318,13 +365,19 @@ async fn send(
         }
     };
     if context.clock.until(deadline).is_zero() {
-        return Came::Refused(Verdict::Expired);
+        return Ok(Came::Refused(Verdict::Expired));
     }
     let started = wall_millis();
     let verdict = match tokio::time::timeout(timeout, target.signal(signal)).await {
         Ok(Ok(())) => Verdict::Succeeded,
         Ok(Err(TargetError::NotRunning { .. } | TargetError::Restarted { .. })) => {
-            return Came::Refused(restarted());
+            return Ok(Came::Refused(restarted()));
+        }
+        // Sent or not: a signal may come twice, and must not be lost.
+        Ok(Err(error @ TargetError::Away { .. })) => {
+            return Err(Away {
+                message: causes(&error),
+            });
         }
         Ok(Err(error)) => Verdict::Runtime {
             message: causes(&error),
@@ -335,13 +388,13 @@ async fn send(
         },
     };
     crash::at(crash::STARTED);
-    Came::Ended(Outcome {
+    Ok(Came::Ended(Outcome {
         verdict,
         started: Some(started),
         finished: wall_millis(),
         output: String::new(),
         signal_handled: handled,
-    })
+    }))
 }
 
 /// An attempt that is gone without a trace. Where attempts can be looked up the machine decides

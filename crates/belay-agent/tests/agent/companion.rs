@@ -4,15 +4,17 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
+use belay_action::{ContainerId, Target};
 use belay_agent::{AgentError, Companion, Metrics};
 use belay_api::gates::{Feature, FeatureGates};
 use belay_api::pod::{NOTIFIERS_ANNOTATION, Pod};
 use belay_runtime::{
-    ContainerStatus, PodRuntime, ProcessRuntime, RecordedContainer, RecordedPod, RecordedPods,
-    RuntimeError,
+    ContainerStatus, Containers, PodRuntime, ProcessRuntime, RecordedContainer, RecordedPod,
+    RecordedPods, RuntimeError,
 };
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{Api, PostParams};
@@ -65,8 +67,39 @@ impl RecordedPods for Sandboxes {
     }
 }
 
+/// Real containers, behind a runtime that is away for the next so many questions, as one is while it
+/// is restarted.
+struct Restarting {
+    runtime: ProcessRuntime,
+    away: Arc<AtomicUsize>,
+}
+
+#[async_trait]
+impl Containers for Restarting {
+    fn name(&self) -> &str {
+        self.runtime.name()
+    }
+
+    async fn is_running(&self, id: &ContainerId) -> Result<bool, RuntimeError> {
+        self.runtime.is_running(id).await
+    }
+
+    async fn target(&self, id: &ContainerId) -> Result<Arc<dyn Target>, RuntimeError> {
+        let fewer = |left: usize| left.checked_sub(1);
+        let order = Ordering::SeqCst;
+        if self.away.fetch_update(order, order, fewer).is_ok() {
+            return Err(RuntimeError::Away {
+                what: "look a container up",
+                problem: "it is being restarted".to_owned(),
+            });
+        }
+        self.runtime.target(id).await
+    }
+}
+
 struct Beside {
     rig: Rig,
+    away: Arc<AtomicUsize>,
     sandboxes: Arc<Sandboxes>,
     gates: FeatureGates,
     metrics: Arc<Metrics>,
@@ -93,6 +126,7 @@ impl Beside {
         });
         let mut beside = Beside {
             rig,
+            away: Arc::default(),
             sandboxes,
             gates,
             metrics: Arc::new(Metrics::new(gates)),
@@ -112,7 +146,10 @@ impl Beside {
             node_name: "n1".to_owned(),
             data_dir: self.dir(),
             client: self.rig.admin.clone(),
-            containers: Arc::new(runtime),
+            containers: Arc::new(Restarting {
+                runtime,
+                away: Arc::clone(&self.away),
+            }),
             pods: Arc::clone(&self.sandboxes) as _,
             gates: self.gates,
             lease_namespace: "belay-system".to_owned(),
@@ -163,6 +200,35 @@ impl Beside {
 
 fn ask(notifier: &str) -> Value {
     json!({"podName": "p", "notifier": notifier})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_runtime_that_is_restarted_is_waited_for_until_the_deadline() {
+    let beside = Beside::start(FeatureGates::default()).await;
+    let rig = &beside.rig;
+    let notifiers = json!([exec("good", "echo fine", 10)]);
+    beside.run_pod(&notifiers, &notifiers).await;
+    beside.away.store(4, Ordering::SeqCst);
+    rig.notify("back", ask("good")).await;
+    let back = rig.finished("back").await;
+    assert_eq!(back["status"]["state"], "Succeeded", "{back:#}");
+    assert_eq!(back["status"]["containers"][0]["output"], "fine\n");
+    assert_eq!(beside.away.load(Ordering::SeqCst), 0);
+
+    beside.away.store(usize::MAX, Ordering::SeqCst);
+    let brief = json!({"podName": "p", "notifier": "good", "deadlineSeconds": 3});
+    rig.notify("gone", brief).await;
+    let gone = rig.finished("gone").await;
+    let error = &gone["status"]["containers"][0]["error"];
+    assert_eq!(gone["status"]["state"], "Failed", "{gone:#}");
+    let told = error["message"].as_str().unwrap_or_default();
+    assert!(
+        error["type"] == "RuntimeError" && told.contains("being restarted")
+            || error["type"] == "Expired",
+        "{gone:#}"
+    );
+    beside.away.store(0, Ordering::SeqCst);
+    beside.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

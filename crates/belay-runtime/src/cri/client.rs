@@ -56,9 +56,12 @@ impl CallError {
     }
 
     pub(crate) fn during(self, what: &'static str) -> RuntimeError {
-        RuntimeError::Call {
-            what,
-            problem: self.to_string(),
+        let problem = self.to_string();
+        match self {
+            CallError::Away { .. } | CallError::Silent { .. } => {
+                RuntimeError::Away { what, problem }
+            }
+            CallError::Answer(_) => RuntimeError::Call { what, problem },
         }
     }
 }

@@ -64,8 +64,9 @@ pub(super) async fn run(
     let interrupts = Interrupts::listen()?;
     let api: Api<Notification> = Api::namespaced(connection.client.clone(), &connection.namespace);
     let draft = draft(args, &wish);
+    let params = PostParams::default();
     let created = tokio::select! {
-        created = api.create(&PostParams::default(), &draft) => created,
+        created = api.create(&params, &draft) => created,
         () = interrupts.received() => return Err(anyhow::anyhow!(
             "interrupted before {} answered; if it took the request all the same, `belay get ntf` shows it and `kubectl delete ntf NAME` cancels it",
             connection.server

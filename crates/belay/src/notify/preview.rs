@@ -316,7 +316,8 @@ web  logs       no           -                           -
         let shown = preview("reload", Some(pod));
         assert_eq!(shown.exit, Exit::Failed);
         assert!(
-            shown.notes[0].starts_with("pod web: annotation"),
+            shown.notes[0].starts_with("pod web: ")
+                && shown.notes[0].contains("apps.k8s.io/notifiers"),
             "{:?}",
             shown.notes
         );
