@@ -214,7 +214,7 @@ async fn containerd_is_killed_while_execs_run_and_their_ends_are_the_real_ones()
         assert!(text.contains("cannot be reached"), "{text}");
         assert!(text.contains("is it running?"), "{text}");
         let error = target.find(&attempt("away")).await.unwrap_err();
-        assert!(matches!(error, TargetError::Runtime { .. }), "{error:?}");
+        assert!(matches!(error, TargetError::Away { .. }), "{error:?}");
         let report = soon(late.wait()).await.unwrap();
         assert_eq!(report.outcome, Outcome::TimedOut);
         assert_eq!(with_argument(&mark), Vec::<i32>::new());
