@@ -151,11 +151,18 @@ pub async fn found_running(target: &Arc<dyn Target>, id: &str) -> Box<dyn Runnin
     }
 }
 
+/// An attempt whose process is gone. containerd may learn of that a moment later than `/proc`.
 pub async fn found_ended(target: &Arc<dyn Target>, id: &str) -> Report {
-    match target.find(&attempt(id)).await.unwrap() {
-        Found::Ended(report) => report,
-        other => panic!("{other:?}"),
-    }
+    let found = async {
+        loop {
+            match target.find(&attempt(id)).await.unwrap() {
+                Found::Ended(report) => return report,
+                Found::Running(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    soon(found).await
 }
 
 /// A number that no other test and no other run uses.
