@@ -12,7 +12,7 @@
 
 mod action;
 mod driver;
-mod handler;
+pub(crate) mod handler;
 mod status;
 mod verify;
 mod write;

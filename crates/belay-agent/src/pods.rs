@@ -16,11 +16,12 @@
 mod backoff;
 pub(crate) mod config;
 mod expand;
+mod hook;
 mod plan;
 mod report;
 mod status;
-mod stop;
 mod table;
+mod terminate;
 mod tracked;
 mod waiting;
 mod worker;

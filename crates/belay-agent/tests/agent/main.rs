@@ -10,3 +10,4 @@ mod notifications;
 mod pods;
 mod probes;
 mod rig;
+mod terminations;

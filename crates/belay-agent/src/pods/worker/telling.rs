@@ -127,14 +127,19 @@ impl Worker {
     }
 
     pub(super) fn reference(&self, pod: &Pod, container: Option<&str>) -> ObjectReference {
-        ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Pod".to_owned()),
-            name: Some(pod.name().to_owned()),
-            namespace: Some(pod.namespace().to_owned()),
-            uid: Some(self.uid.clone()),
-            field_path: container.map(|name| format!("spec.containers{{{name}}}")),
-            ..ObjectReference::default()
-        }
+        reference(pod, container)
+    }
+}
+
+/// A pod or one of its containers, for events.
+pub(crate) fn reference(pod: &Pod, container: Option<&str>) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Pod".to_owned()),
+        name: Some(pod.name().to_owned()),
+        namespace: Some(pod.namespace().to_owned()),
+        uid: Some(pod.uid().to_owned()),
+        field_path: container.map(|name| format!("spec.containers{{{name}}}")),
+        ..ObjectReference::default()
     }
 }
