@@ -95,7 +95,7 @@ impl Terminations {
     ) -> Self {
         let (sender, words) = mpsc::unbounded_channel();
         let mut this = Terminations {
-            hands: Hands::new(Arc::clone(&host), sender),
+            hands: Hands::new(Arc::clone(&host), Arc::clone(&pod), sender),
             host,
             pod,
             ongoing: BTreeMap::new(),
@@ -148,6 +148,7 @@ impl Terminations {
     /// Takes note of the pod as it is now: hooks are read from it.
     pub(crate) fn see(&mut self, pod: &Arc<Pod>) {
         self.pod = Arc::clone(pod);
+        self.hands.see(pod);
     }
 
     /// Why the pod ends, if it does.
@@ -365,9 +366,8 @@ impl Terminations {
                 } => {
                     if let Some(id) = incarnation(&container) {
                         let settled = ongoing.scribe.settled();
-                        let hook = self.pre_stop(&container);
                         self.hands
-                            .run_hook(container, id, &attempt, hook, deadline, settled);
+                            .run_hook(container, id, &attempt, deadline, settled);
                     }
                 }
                 Effect::FindHook { container, attempt } => {
@@ -401,19 +401,6 @@ impl Terminations {
                 Effect::Done => self.done(scope),
             }
         }
-    }
-
-    /// A hook of the pod as it is known; one whose pod is not known any more cannot be run.
-    fn pre_stop(&self, container: &str) -> Result<super::hook::Hook, String> {
-        let declared = self.pod.container(container);
-        let handler = declared
-            .and_then(|declared| declared.lifecycle.as_ref())
-            .and_then(|lifecycle| lifecycle.pre_stop.as_ref());
-        let (Some(declared), Some(handler)) = (declared, handler) else {
-            return Err("its pod is not known any more".to_owned());
-        };
-        super::hook::resolve(handler, declared, &self.host.node_address)
-            .map_err(|why| format!("the hook {why}"))
     }
 
     fn tell(&self, container: &str, notice: &Notice) {

@@ -44,10 +44,21 @@ pub(crate) use telling::reference;
 
 /// The pod as the API tells it.
 #[derive(Debug, Clone)]
-pub(crate) struct Desired {
-    pub(crate) pod: Arc<Pod>,
-    /// It is no longer there; `pod` is what was last known of it.
-    pub(crate) gone: bool,
+pub(crate) enum Desired {
+    /// The API has not told yet; this is what the runtime remembers of it. Only for pods whose end
+    /// is in the journal.
+    Remembered(Arc<Pod>),
+    Known(Arc<Pod>),
+    /// It is no longer there; this is what was last known of it.
+    Gone(Arc<Pod>),
+}
+
+impl Desired {
+    pub(crate) fn pod(&self) -> &Arc<Pod> {
+        match self {
+            Desired::Remembered(pod) | Desired::Known(pod) | Desired::Gone(pod) => pod,
+        }
+    }
 }
 
 /// What a worker waits for.
@@ -116,7 +127,7 @@ impl Worker {
         desired: watch::Receiver<Desired>,
         adopted: Vec<ContainerState>,
     ) -> Self {
-        let pod = Arc::clone(&desired.borrow().pod);
+        let pod = Arc::clone(desired.borrow().pod());
         let (tracked, old) = adopt(adopted);
         let terminations = Terminations::resume(Arc::clone(&context), Arc::clone(&pod), &tracked);
         let mut worker = Worker {
@@ -151,15 +162,21 @@ impl Worker {
     pub(crate) async fn run(mut self, shutdown: CancellationToken) {
         loop {
             let desired = self.desired.borrow_and_update().clone();
-            self.terminations.see(&desired.pod);
+            self.terminations.see(desired.pod());
+            // The first that the API tells of a pod that the runtime remembered.
+            if let Desired::Known(pod) = &desired
+                && self.reported == PodStatus::default()
+            {
+                self.reported = pod.status.clone().unwrap_or_default();
+            }
             let done = if self.ends(&desired) {
                 self.end(&desired)
             } else {
-                self.keep_running(&desired.pod).await;
+                self.keep_running(desired.pod()).await;
                 false
             };
             if done {
-                self.clean_up(&desired.pod).await;
+                self.clean_up(desired.pod()).await;
                 return;
             }
             self.publish(&desired);
@@ -169,7 +186,7 @@ impl Worker {
                 changed = self.desired.changed() => if changed.is_err() {
                     return self.terminations.leave().await;
                 },
-                Some(happening) = self.happenings.next() => self.happened(happening, &desired.pod),
+                Some(happening) = self.happenings.next() => self.happened(happening, desired.pod()),
                 moment = self.terminations.next() => self.terminations.happened(moment),
                 () = sleep_until(timer) => {
                     self.wake = None;
@@ -255,10 +272,7 @@ impl Worker {
         self.wake = plan.wake;
         self.tell_back_off(pod, &plan);
         self.tell_unsupported(pod);
-        self.publish(&Desired {
-            pod: Arc::clone(pod),
-            gone: false,
-        });
+        self.publish(&Desired::Known(Arc::clone(pod)));
         self.report(pod, &plan, false);
     }
 

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use belay_action::{AttemptId, ContainerId, Found, TargetError};
+use belay_api::pod::Pod;
 use belay_api::signal::Signal;
 use belay_core::clock::LocalMillis;
 use belay_core::termination::{HookResult, HookTrace, News};
 use belay_runtime::RuntimeError;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
@@ -31,6 +32,8 @@ pub(crate) struct Word {
 /// Does things. Dropping it lets go of what is under way; commands go on under the runtime.
 pub(super) struct Hands {
     host: Arc<Host>,
+    /// The pod as it was last seen. Hooks are read from it, and wait for it if need be.
+    pod: watch::Sender<Arc<Pod>>,
     words: mpsc::UnboundedSender<Word>,
     /// Hooks that a task here looks after, by attempt.
     hooks: HashMap<String, CancellationToken>,
@@ -69,13 +72,18 @@ impl Teller {
 }
 
 impl Hands {
-    pub(super) fn new(host: Arc<Host>, words: mpsc::UnboundedSender<Word>) -> Self {
+    pub(super) fn new(host: Arc<Host>, pod: Arc<Pod>, words: mpsc::UnboundedSender<Word>) -> Self {
         Hands {
             host,
+            pod: watch::Sender::new(pod),
             words,
             hooks: HashMap::new(),
             tasks: JoinSet::new(),
         }
+    }
+
+    pub(super) fn see(&self, pod: &Arc<Pod>) {
+        self.pod.send_replace(Arc::clone(pod));
     }
 
     fn teller(&self, container: String, id: ContainerId) -> Teller {
@@ -110,24 +118,41 @@ impl Hands {
         container: String,
         id: ContainerId,
         attempt: &str,
-        hook: Result<Hook, String>,
         deadline: LocalMillis,
         journalled: impl Future<Output = ()> + Send + 'static,
     ) {
-        let teller = self.teller(container, id.clone());
-        let (place, hook) = match (self.place(id, attempt), hook) {
-            (Ok(place), Ok(hook)) => (place, hook),
-            (Err(message), _) | (_, Err(message)) => {
-                return teller.say(News::HookEnded(HookResult::Failed { message }));
-            }
+        let teller = self.teller(container.clone(), id.clone());
+        let failed = |message| News::HookEnded(HookResult::Failed { message });
+        let place = match self.place(id, attempt) {
+            Ok(place) => place,
+            Err(message) => return teller.say(failed(message)),
         };
+        let address = self.host.node_address.clone();
+        let mut pod = self.pod.subscribe();
         self.spawn(async move {
-            tokio::select! {
-                () = journalled => crash::at(crash::STOP_JOURNALLED),
+            let ready = async {
+                journalled.await;
+                crash::at(crash::STOP_JOURNALLED);
+                // An agent that came back before its server knows no more than the container's
+                // name; when the time is over it is cancelled.
+                match pod
+                    .wait_for(|pod| pod.container(&container).is_some())
+                    .await
+                {
+                    Ok(pod) => pre_stop(&pod, &container, &address),
+                    Err(_) => Err("the agent ends".to_owned()),
+                }
+            };
+            let hook = tokio::select! {
+                hook = ready => hook,
                 () = place.cancel.cancelled() => {
                     return teller.say(News::HookEnded(hook::never_started()));
                 }
-            }
+            };
+            let hook = match hook {
+                Ok(hook) => hook,
+                Err(message) => return teller.say(failed(message)),
+            };
             let left = deadline.saturating_sub(boot_millis());
             let left = Duration::from_millis(u64::try_from(left).unwrap_or(0));
             let came = hook::run(&place, hook, left).await;
@@ -238,4 +263,16 @@ impl Hands {
             teller.say(News::Killed { survivors });
         });
     }
+}
+
+/// What a container declares to be done before its stop signal.
+fn pre_stop(pod: &Pod, container: &str, address: &str) -> Result<Hook, String> {
+    let declared = pod.container(container);
+    let handler = declared
+        .and_then(|declared| declared.lifecycle.as_ref())
+        .and_then(|lifecycle| lifecycle.pre_stop.as_ref());
+    let (Some(declared), Some(handler)) = (declared, handler) else {
+        return Err("the pod declares no hook any more".to_owned());
+    };
+    hook::resolve(handler, declared, address).map_err(|why| format!("the hook {why}"))
 }

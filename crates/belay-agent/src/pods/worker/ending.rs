@@ -20,14 +20,26 @@ impl Worker {
             None | Some(Cause::PodCompleted) => false,
             Some(_) => true,
         };
-        desired.gone || desired.pod.is_terminating() || self.ending.is_some() || journalled
+        let asked = match desired {
+            Desired::Known(pod) => pod.is_terminating(),
+            Desired::Remembered(_) => false,
+            Desired::Gone(_) => true,
+        };
+        asked || self.ending.is_some() || journalled
     }
 
     /// One step of the pod's end. Returns whether nothing is left to do.
     pub(super) fn end(&mut self, desired: &Desired) -> bool {
-        let grace = terminate::grace(&desired.pod, desired.gone);
+        let gone = matches!(desired, Desired::Gone(_));
+        let pod = match desired {
+            Desired::Known(pod) | Desired::Gone(pod) => pod,
+            // The journal has said all that its containers need. What the API is to be told, and
+            // whether the pod may go, waits for the API.
+            Desired::Remembered(_) => return false,
+        };
+        let grace = terminate::grace(pod, gone);
         match &mut self.ending {
-            None => self.begin_end(desired, grace),
+            None => self.begin_end(gone, grace),
             Some(ending) if grace < ending.asked => {
                 ending.asked = grace;
                 self.terminations.shrink(grace);
@@ -44,13 +56,13 @@ impl Worker {
                 initialized: true,
                 ..plan::Plan::default()
             };
-            self.report(&desired.pod, &plan, false);
+            self.report(pod, &plan, false);
             return false;
         }
         let Some(ending) = &self.ending else {
             return false;
         };
-        if desired.gone || ending.deleted {
+        if gone || ending.deleted {
             return true;
         }
         if !ending.told {
@@ -58,7 +70,7 @@ impl Worker {
                 initialized: true,
                 ..plan::Plan::default()
             };
-            let told = !self.report(&desired.pod, &plan, true);
+            let told = !self.report(pod, &plan, true);
             if told && let Some(ending) = &mut self.ending {
                 ending.told = true;
             }
@@ -71,7 +83,7 @@ impl Worker {
             if let Some(ending) = &mut self.ending {
                 ending.deleting = true;
             }
-            let deletion = report::delete(Arc::clone(&self.context), Arc::clone(&desired.pod));
+            let deletion = report::delete(Arc::clone(&self.context), Arc::clone(pod));
             self.happenings
                 .push(deletion.map(Happening::Deleted).boxed());
         }
@@ -79,11 +91,11 @@ impl Worker {
     }
 
     /// The pod's end begins, or an agent before this one began it.
-    fn begin_end(&mut self, desired: &Desired, grace: Duration) {
+    fn begin_end(&mut self, gone: bool, grace: Duration) {
         self.cancel_post_starts();
         match self.terminations.pod_cause() {
             None | Some(Cause::PodCompleted) => {
-                let cause = if desired.gone {
+                let cause = if gone {
                     Cause::PodVanished
                 } else {
                     Cause::PodDeleted

@@ -95,10 +95,13 @@ impl Worker {
     }
 
     pub(super) fn publish(&self, desired: &Desired) {
-        if desired.gone {
+        let pod = match desired {
+            Desired::Known(pod) => pod,
             // Nobody can ask for anything of a pod that is not there.
-            return self.context.pods.remove(&self.uid);
-        }
+            Desired::Remembered(_) | Desired::Gone(_) => {
+                return self.context.pods.remove(&self.uid);
+            }
+        };
         let containers = self
             .tracked
             .iter()
@@ -119,7 +122,7 @@ impl Worker {
         self.context.pods.put(
             &self.uid,
             PodView {
-                pod: Arc::clone(&desired.pod),
+                pod: Arc::clone(pod),
                 address: self.context.node_address.clone(),
                 containers,
             },
