@@ -6,12 +6,11 @@
 
 use std::time::Duration;
 
-use belay_testkit::{Instance, PODS, Rest, eventually, lines, pod, processes, until_file};
+use belay_testkit::{EVENTS, Instance, PODS, Rest, eventually, lines, pod, processes, until_file};
 use serde_json::{Value, json};
 
 /// Longer than any test waits, in seconds: what ends before it has been ended.
 const LONG: u32 = 600;
-const EVENTS: &str = "/api/v1/namespaces/default/events";
 
 /// A pod that writes down what happens to it.
 struct Work {

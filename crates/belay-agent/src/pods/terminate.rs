@@ -111,21 +111,21 @@ impl Terminations {
             .collect();
         match whole {
             Some(record) => {
-                this.go_on(Scope::Pod, record, &running);
+                this.go_on(&Scope::Pod, record, &running);
                 // Taken over by the pod's own.
                 let names = single.into_iter().map(|(name, _)| name).collect();
                 this.forget(names);
             }
             None => {
                 for (name, record) in single.into_iter().filter(|(_, record)| readable(record)) {
-                    this.go_on(Scope::Container(name), record, &running);
+                    this.go_on(&Scope::Container(name), record, &running);
                 }
             }
         }
         this
     }
 
-    fn go_on(&mut self, scope: Scope, record: Record, running: &BTreeSet<String>) {
+    fn go_on(&mut self, scope: &Scope, record: Record, running: &BTreeSet<String>) {
         info!(
             pod = self.pod.name(),
             uid = record.pod_uid,
@@ -139,10 +139,10 @@ impl Terminations {
         self.add(scope, machine, scribe, effects);
     }
 
-    fn add(&mut self, scope: Scope, machine: Termination, scribe: Scribe, effects: Vec<Effect>) {
+    fn add(&mut self, scope: &Scope, machine: Termination, scribe: Scribe, effects: Vec<Effect>) {
         let ongoing = Ongoing { machine, scribe };
         self.ongoing.insert(scope.clone(), ongoing);
-        self.carry_out(&scope, effects);
+        self.carry_out(scope, effects);
     }
 
     /// Takes note of the pod as it is now: hooks are read from it.
@@ -197,7 +197,7 @@ impl Terminations {
         }
         let scribe = scribe.unwrap_or_else(|| Scribe::new(self.host.journal.clone(), None));
         let (machine, effects) = self.begin(&Scope::Pod, cause, grace, tracked, under_way);
-        self.add(Scope::Pod, machine, scribe, effects);
+        self.add(&Scope::Pod, machine, scribe, effects);
         let Some(whole) = self.ongoing.get(&Scope::Pod) else {
             return;
         };
@@ -226,7 +226,7 @@ impl Terminations {
         let scope = Scope::Container(container.to_owned());
         let scribe = Scribe::new(self.host.journal.clone(), Some(container.to_owned()));
         let (machine, effects) = self.begin(&scope, cause, grace, tracked, Vec::new());
-        self.add(scope, machine, scribe, effects);
+        self.add(&scope, machine, scribe, effects);
     }
 
     fn begin(
@@ -467,3 +467,6 @@ fn readable(record: &Record) -> bool {
     }
     good
 }
+
+#[cfg(test)]
+mod tests;
