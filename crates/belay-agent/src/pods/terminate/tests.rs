@@ -95,7 +95,7 @@ struct Stage {
 
 impl Stage {
     /// A pod whose containers all run, each under an ID like `web-1`.
-    fn new(runtime: Stubborn, containers: Value) -> Self {
+    fn new(runtime: Stubborn, containers: &Value) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let runtime = Arc::new(runtime);
         let pod: Pod = serde_json::from_value(json!({
@@ -174,7 +174,7 @@ async fn a_runtime_that_refuses_to_kill_is_asked_until_it_has_done_it() {
         refusals: AtomicU32::new(3),
         ..Stubborn::default()
     };
-    let stage = Stage::new(runtime, json!([{"name": "web"}, {"name": "log"}]));
+    let stage = Stage::new(runtime, &json!([{"name": "web"}, {"name": "log"}]));
     let mut terminations = stage.terminations();
     terminations.end_pod(Cause::PodVanished, Duration::ZERO, &stage.tracked);
     over(&mut terminations).await;
@@ -192,7 +192,7 @@ async fn a_runtime_that_hangs_or_refuses_at_the_signal_does_not_put_off_the_kill
             hangs,
             ..Stubborn::default()
         };
-        let stage = Stage::new(runtime, json!([{"name": "web"}]));
+        let stage = Stage::new(runtime, &json!([{"name": "web"}]));
         let mut terminations = stage.terminations();
         let grace = Duration::from_millis(300);
         terminations.end_pod(Cause::PodDeleted, grace, &stage.tracked);
@@ -210,7 +210,7 @@ async fn a_runtime_that_hangs_or_refuses_at_the_signal_does_not_put_off_the_kill
 async fn sleeps_that_end_early_are_counted_once_for_a_pod_and_reason() {
     let stage = Stage::new(
         Stubborn::default(),
-        json!([sleeping("a"), sleeping("b"), sleeping("c"), sleeping("d")]),
+        &json!([sleeping("a"), sleeping("b"), sleeping("c"), sleeping("d")]),
     );
     let mut terminations = stage.terminations();
     let grace = Duration::from_secs(600);
@@ -237,7 +237,7 @@ async fn sleeps_that_end_early_are_counted_once_for_a_pod_and_reason() {
 
 #[tokio::test]
 async fn the_pod_s_end_takes_over_that_of_a_container_and_its_place_in_the_journal() {
-    let stage = Stage::new(Stubborn::default(), json!([sleeping("a"), {"name": "b"}]));
+    let stage = Stage::new(Stubborn::default(), &json!([sleeping("a"), {"name": "b"}]));
     let mut terminations = stage.terminations();
     let grace = Duration::from_secs(600);
     let cause = Cause::PostStartFailed;
