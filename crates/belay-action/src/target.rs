@@ -1,6 +1,6 @@
 //! The port: what a runtime offers for one incarnation of one container.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use belay_api::signal::Signal;
@@ -80,6 +80,9 @@ pub enum TargetError {
     Exists { attempt: AttemptId },
     #[error("the runtime cannot {what}")]
     Unsupported { what: &'static str },
+    /// Its time to be started was over, so it was not.
+    #[error("attempt {attempt} came too late and was not started")]
+    TooLate { attempt: AttemptId },
     /// The attempt was started, and is gone without a trace.
     #[error("attempt {attempt} was started, and its outcome is lost")]
     Lost { attempt: AttemptId },
@@ -105,6 +108,22 @@ pub trait Target: Send + Sync {
     ///
     /// Not cancel-safe: a start that is given up may still happen, and is found by its attempt.
     async fn start(&self, request: &ExecRequest) -> Result<Box<dyn Running>, TargetError>;
+
+    /// As [`Target::start`], if that can be before `latest`; [`TargetError::TooLate`] when nothing
+    /// has run because it cannot. A runtime in which a start may have to wait looks at the time when
+    /// the wait is over.
+    async fn start_before(
+        &self,
+        request: &ExecRequest,
+        latest: Instant,
+    ) -> Result<Box<dyn Running>, TargetError> {
+        if Instant::now() >= latest {
+            return Err(TargetError::TooLate {
+                attempt: request.attempt.clone(),
+            });
+        }
+        self.start(request).await
+    }
 
     /// Looks an attempt up, also one from before a restart of the agent.
     async fn find(&self, attempt: &AttemptId) -> Result<Found, TargetError>;

@@ -1,7 +1,10 @@
 //! The agent's audit log: one JSON line for each container's part of a notification.
 //!
-//! Who asked is in the server's audit log; this one says what came of it on the node, also where no
-//! object is left to say so.
+//! Who asked is in the server's audit log, under the UID of the notification, or of the Notification
+//! that it is part of; this one says what came of it on the node, also where no object is left to say
+//! so.
+//!
+//! The file is bounded: when it is full it becomes the old one, of which there is one.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -20,6 +23,14 @@ pub(crate) struct Line<'a> {
     pub(crate) namespace: &'a str,
     pub(crate) notification: &'a str,
     pub(crate) notification_uid: &'a str,
+    /// When it was asked for, by the server's clock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) created: Option<Timestamp>,
+    /// The Notification that it is part of, as `name/UID`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) part_of: Option<String>,
+    /// Who ran it: the node, or the controller where there are no agents.
+    pub(crate) executor: &'a str,
     pub(crate) notifier: &'a str,
     pub(crate) pod: &'a str,
     #[serde(rename = "podUID")]
@@ -38,32 +49,68 @@ pub(crate) struct Line<'a> {
     pub(crate) finished: Option<Timestamp>,
 }
 
+/// How large the file may become; the old one has as much again.
+const FULL: u64 = 16 * 1024 * 1024;
+
 /// The open log.
 #[derive(Debug)]
 pub(crate) enum Audit {
-    File {
-        path: PathBuf,
-        file: Mutex<File>,
-    },
+    File(Mutex<Log>),
     /// Among the log lines of a role that has no directory, under the target `belay_audit`.
     Log,
 }
 
-impl Audit {
-    pub(crate) fn open(path: &Path) -> std::io::Result<Self> {
-        use std::os::unix::fs::OpenOptionsExt as _;
-        let file = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .mode(0o600)
-            .open(path)?;
-        Ok(Audit::File {
+/// A file, and how full it is.
+#[derive(Debug)]
+pub(crate) struct Log {
+    path: PathBuf,
+    file: File,
+    bytes: u64,
+    full: u64,
+}
+
+impl Log {
+    fn open(path: &Path, full: u64) -> std::io::Result<Self> {
+        let file = append_to(path)?;
+        Ok(Log {
             path: path.to_owned(),
-            file: Mutex::new(file),
+            bytes: file.metadata()?.len(),
+            file,
+            full,
         })
     }
 
-    /// Appends a line. One write call, so lines of several tasks never mix.
+    /// Appends a line in one write call.
+    fn append(&mut self, line: &[u8]) -> std::io::Result<()> {
+        let length = u64::try_from(line.len()).unwrap_or(u64::MAX);
+        if self.bytes > 0 && self.bytes.saturating_add(length) > self.full {
+            let mut old = self.path.clone().into_os_string();
+            old.push(".1");
+            std::fs::rename(&self.path, old)?;
+            self.file = append_to(&self.path)?;
+            self.bytes = 0;
+        }
+        self.file.write_all(line)?;
+        self.bytes = self.bytes.saturating_add(length);
+        Ok(())
+    }
+}
+
+fn append_to(path: &Path) -> std::io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(path)
+}
+
+impl Audit {
+    pub(crate) fn open(path: &Path) -> std::io::Result<Self> {
+        Ok(Audit::File(Mutex::new(Log::open(path, FULL)?)))
+    }
+
+    /// Appends a line; lines of several tasks never mix.
     pub(crate) fn write(&self, line: &Line<'_>) {
         let mut text = match serde_json::to_vec(line) {
             Ok(text) => text,
@@ -73,13 +120,41 @@ impl Audit {
             Audit::Log => {
                 info!(target: "belay_audit", "{}", String::from_utf8_lossy(&text));
             }
-            Audit::File { path, file } => {
+            Audit::File(log) => {
                 text.push(b'\n');
-                let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Err(error) = file.write_all(&text) {
-                    error!(path = %path.display(), %error, "cannot append to the audit log");
+                let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Err(error) = log.append(&text) {
+                    error!(path = %log.path.display(), %error, "cannot append to the audit log");
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_log_becomes_the_old_one_and_there_is_one_old_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.jsonl");
+        let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap_or_default();
+        let mut log = Log::open(&path, 10).unwrap();
+        for line in ["aaaa\n", "bbbb\n"] {
+            log.append(line.as_bytes()).unwrap();
+        }
+        assert_eq!(read("audit.jsonl"), "aaaa\nbbbb\n");
+        log.append(b"cccc\n").unwrap();
+        assert_eq!(read("audit.jsonl.1"), "aaaa\nbbbb\n");
+        assert_eq!(read("audit.jsonl"), "cccc\n");
+        // What was there counts after a restart, and a line longer than the file is kept whole.
+        let mut log = Log::open(&path, 10).unwrap();
+        log.append(b"a line longer than ten\n").unwrap();
+        assert_eq!(read("audit.jsonl.1"), "cccc\n");
+        assert_eq!(read("audit.jsonl"), "a line longer than ten\n");
+        log.append(b"d\n").unwrap();
+        assert_eq!(read("audit.jsonl"), "d\n");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
     }
 }

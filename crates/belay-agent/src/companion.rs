@@ -218,7 +218,7 @@ fn judge(about: &Started, recorded: Option<RecordedPod>, copy: Option<&ApiCopy>)
     pod.metadata.deletion_timestamp = copy.deleted.map(Time);
     pod.metadata.annotations =
         declared.map(|text| [(NOTIFIERS_ANNOTATION.to_owned(), text.clone())].into());
-    pod.spec.containers.clone_from(&copy.containers);
+    pod.spec.clone_from(&copy.spec);
     let address = match (recorded.address, &copy.host) {
         (Some(address), _) => address.to_string(),
         (None, Some(host)) => host.clone(),

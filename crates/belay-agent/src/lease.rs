@@ -3,13 +3,14 @@
 //! It is renewed every [`EVERY`]; whatever fails is tried again, for ever. The answers also tell the
 //! server's clock.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::Method;
 use jiff::Timestamp;
 use serde_json::json;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
@@ -24,6 +25,23 @@ const SECONDS: i32 = 40;
 const RETRY: Duration = Duration::from_secs(1);
 /// Where nodes keep theirs.
 pub(crate) const NODES: &str = "kube-node-lease";
+
+/// When the lease was last renewed, for whoever asks from outside.
+#[derive(Debug, Default)]
+pub(crate) struct LeaseHealth(Mutex<Option<Instant>>);
+
+impl LeaseHealth {
+    /// Whether it was renewed so lately that nobody takes its holder for lost.
+    pub(crate) fn is_kept(&self) -> bool {
+        let good = Duration::from_secs(u64::from(SECONDS.unsigned_abs()));
+        let renewed = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        renewed.is_some_and(|at| at.elapsed() < good)
+    }
+
+    fn renewed(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+}
 
 /// Which lease.
 #[derive(Debug)]
@@ -74,6 +92,7 @@ pub(crate) async fn keep(context: Arc<Context>, lease: Lease, shutdown: Cancella
                 continue;
             }
             complained = false;
+            context.metrics.lease.renewed();
             lease.kept.send_replace(true);
             if std::mem::take(&mut first) {
                 dated::first_samples(&context, &lease.path()).await;
@@ -114,5 +133,23 @@ fn accepted(code: u16, message: String) -> Result<(), AskError> {
         Ok(())
     } else {
         Err(AskError::Refused { code, message })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_is_kept_from_its_renewal_for_as_long_as_it_is_good() {
+        let health = LeaseHealth::default();
+        assert!(!health.is_kept(), "never renewed");
+        health.renewed();
+        tokio::time::advance(Duration::from_secs(39)).await;
+        assert!(health.is_kept());
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert!(!health.is_kept());
+        health.renewed();
+        assert!(health.is_kept());
     }
 }

@@ -9,6 +9,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+use crate::lease::LeaseHealth;
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct OutcomeLabel {
     pub(crate) outcome: &'static str,
@@ -49,6 +51,8 @@ pub struct Metrics {
     pub(crate) terminations: Family<CauseLabel, Counter>,
     /// Pods with a `preStop.sleep` that ended before its time.
     pub(crate) early_sleeps: Family<EarlyLabel, Counter>,
+    /// Whether the agent's lease is kept.
+    pub(crate) lease: LeaseHealth,
 }
 
 impl Metrics {
@@ -75,6 +79,7 @@ impl Metrics {
             restarts: Counter::default(),
             terminations: Family::default(),
             early_sleeps: Family::default(),
+            lease: LeaseHealth::default(),
             registry: Registry::default(),
         };
         registry.register(
@@ -141,6 +146,11 @@ impl Metrics {
             registry,
             ..metrics
         }
+    }
+
+    /// Whether the agent's lease was renewed so lately that nobody takes the agent for lost.
+    pub fn lease_is_kept(&self) -> bool {
+        self.lease.is_kept()
     }
 
     /// Everything in the text format of OpenMetrics.

@@ -13,10 +13,7 @@ use serde::{Deserialize, Serialize};
 
 pub use status::{NotificationError, NotificationErrorType, NotificationStatus, Settled};
 
-use crate::notification::{
-    DEFAULT_DEADLINE_SECONDS, LABEL_KEY_MAX_LENGTH, LABEL_KEY_PATTERN, State,
-    default_deadline_seconds,
-};
+use crate::notification::{LABEL_KEY_MAX_LENGTH, LABEL_KEY_PATTERN, State};
 
 /// Label of a child; its value is the UID of the Notification.
 pub const OWNER_LABEL: &str = "apps.k8s.io/notification-uid";
@@ -83,11 +80,14 @@ pub struct NotificationSpec {
     #[serde(default)]
     pub parallelism: i32,
 
-    /// Deadline of each PodNotification, in seconds after its creation. Defaults to 60, at
-    /// least 1.
-    #[serde(default = "default_deadline_seconds")]
+    /// Seconds within which handlers may start, at least 1. With `PreExistingPods` they count from
+    /// the creation of the Notification: pods whose turn has not come by then are not notified, and
+    /// the Notification fails. With `AllPods`, which never completes, they count for each pod from
+    /// the creation of its PodNotification. When not set, each PodNotification has its own default
+    /// of 60 seconds, however many there are before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
-    pub deadline_seconds: i32,
+    pub deadline_seconds: Option<i32>,
 
     /// Seconds after its end at which the Notification is deleted, together with its
     /// PodNotifications. Kept until somebody deletes it when not set.
@@ -139,7 +139,7 @@ impl NotificationSpec {
             policy: PodSelectionPolicy::default(),
             notifier: notifier.into(),
             parallelism: 0,
-            deadline_seconds: DEFAULT_DEADLINE_SECONDS,
+            deadline_seconds: None,
             ttl_seconds_after_finished: None,
             max_failures: None,
         }
@@ -182,7 +182,7 @@ mod tests {
             "the constructor gives what the API defaults to"
         );
         assert_eq!(notification.spec.policy, PodSelectionPolicy::AllPods);
-        assert_eq!(notification.spec.deadline_seconds, 60);
+        assert_eq!(notification.spec.deadline_seconds, None);
     }
 
     #[test]

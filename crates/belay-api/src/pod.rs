@@ -8,10 +8,9 @@
 //! nulls and empty lists, which mean "absent" in the Kubernetes API. `metadata` and `status` are
 //! the upstream types: nobody writes fields there that they do not have.
 
+mod annotation;
 mod container;
 mod notifier;
-
-use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::{ListableResource, Metadata, NamespaceResourceScope, Resource};
@@ -172,28 +171,12 @@ impl Pod {
     ///
     /// # Errors
     ///
-    /// When the annotation cannot be read, or declares a name that the field declares too. The
-    /// embedded server refuses such pods; a stock one does not look.
+    /// When anything in the annotation is wrong, for whichever container: what a pod declares is
+    /// used as a whole or not at all. The embedded server refuses such pods; a stock one does not
+    /// look.
     pub fn notifiers(&self, container: &str) -> Result<Vec<ContainerNotifier>, NotifierError> {
-        let mut merged = self
-            .container(container)
-            .map(|container| container.notifiers.clone())
-            .unwrap_or_default();
-        for notifier in self
-            .annotated_notifiers()?
-            .remove(container)
-            .into_iter()
-            .flatten()
-        {
-            if merged.iter().any(|other| other.name == notifier.name) {
-                return Err(NotifierError::Twice {
-                    container: container.to_owned(),
-                    notifier: notifier.name,
-                });
-            }
-            merged.push(notifier);
-        }
-        Ok(merged)
+        let mut annotated = annotation::checked(self)?;
+        Ok(self.merged(container, &mut annotated))
     }
 
     /// Every container that declares this notifier, with its declaration, in the order of the
@@ -206,10 +189,11 @@ impl Pod {
         &self,
         notifier: &str,
     ) -> Result<Vec<(&str, ContainerNotifier)>, NotifierError> {
+        let mut annotated = annotation::checked(self)?;
         let mut found = Vec::new();
         for container in self.spec.long_running() {
             let declared = self
-                .notifiers(&container.name)?
+                .merged(&container.name, &mut annotated)
                 .into_iter()
                 .find(|declared| declared.name == notifier);
             found.extend(declared.map(|declared| (container.name.as_str(), declared)));
@@ -217,20 +201,26 @@ impl Pod {
         Ok(found)
     }
 
-    /// Whether a notification of this name would find anything to run. Notifiers that cannot be
-    /// read declare nothing.
-    #[must_use]
-    pub fn declares(&self, notifier: &str) -> bool {
-        self.declarations(notifier)
-            .is_ok_and(|found| !found.is_empty())
+    /// Whether a notification of this name would find anything to run.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pod::notifiers`]: what cannot be used is not the same as nothing declared.
+    pub fn declares(&self, notifier: &str) -> Result<bool, NotifierError> {
+        Ok(!self.declarations(notifier)?.is_empty())
     }
 
-    fn annotated_notifiers(&self) -> Result<NotifiersByContainer, NotifierError> {
-        self.metadata
-            .annotations
-            .as_ref()
-            .and_then(|annotations| annotations.get(NOTIFIERS_ANNOTATION))
-            .map_or_else(|| Ok(BTreeMap::new()), |text| parse_annotation(text))
+    fn merged(
+        &self,
+        container: &str,
+        annotated: &mut NotifiersByContainer,
+    ) -> Vec<ContainerNotifier> {
+        let mut merged = self
+            .container(container)
+            .map(|container| container.notifiers.clone())
+            .unwrap_or_default();
+        merged.extend(annotated.remove(container).into_iter().flatten());
+        merged
     }
 }
 
@@ -313,8 +303,8 @@ mod tests {
             NotifierAction::Signal(Signal::HUP)
         );
         assert_eq!(locks[1].1.timeout().as_secs(), 1);
-        assert!(pod.declares("unlock"));
-        assert!(!pod.declares("nothing"));
+        assert!(pod.declares("unlock").unwrap());
+        assert!(!pod.declares("nothing").unwrap());
     }
 
     #[test]
@@ -327,7 +317,7 @@ mod tests {
         }));
         assert_eq!(
             pod.notifiers("c").unwrap_err().to_string(),
-            "container \"c\" declares notifier \"n\" twice: in its field `notifiers` and in the annotation apps.k8s.io/notifiers"
+            "metadata.annotations[apps.k8s.io/notifiers][c][0].name: Duplicate value: \"n\": declared in spec.containers[0].notifiers too"
         );
     }
 

@@ -8,6 +8,10 @@ pub const NOTIFY: &str = "belay-notify";
 pub const STATUS: &str = "belay-status";
 /// The notifiers annotation of a pod is immutable.
 pub const ANNOTATION: &str = "belay-annotation";
+/// An agent writes no other lease than its node's.
+pub const LEASE: &str = "belay-lease";
 
-/// All of them.
-pub const ALL: [&str; 3] = [NOTIFY, STATUS, ANNOTATION];
+/// Those of every installation.
+pub const ALWAYS: &[&str] = &[NOTIFY, STATUS, ANNOTATION];
+/// Those of an installation with agents.
+pub const WITH_AGENTS: &[&str] = &[NOTIFY, STATUS, ANNOTATION, LEASE];

@@ -60,6 +60,9 @@ pub const READY: &str = "Ready";
 pub const NOTIFIER_FOUND: &str = "NotifierFound";
 /// Of a notification by signal: whether every process it went to has a handler for it.
 pub const SIGNAL_HANDLED: &str = "SignalHandled";
+/// Of a notification: whether it was run with all that Belay promises. False where no agent ran it;
+/// the message says what is missing.
+pub const FULL_GUARANTEES: &str = "FullGuarantees";
 /// Of a Notification: whether its selector matched a running pod when it was created.
 pub const PODS_FOUND: &str = "PodsFound";
 /// Of a Notification: whether it has stopped notifying more pods.
@@ -77,6 +80,10 @@ pub const SELECTED: &str = "Selected";
 pub const NO_PODS: &str = "NoPods";
 /// `Stopped=True`: as many PodNotifications failed as `maxFailures` allows.
 pub const TOO_MANY_FAILURES: &str = "TooManyFailures";
+/// `Stopped=True`: the deadline of the Notification is over.
+pub const EXPIRED: &str = "Expired";
+/// `FullGuarantees=False`: the controller ran it, over `pods/exec`.
+pub const NO_AGENT: &str = "NoAgent";
 /// `SignalHandled=True`.
 pub const HANDLED: &str = "Handled";
 /// `SignalHandled=False`: the process ignores the signal.

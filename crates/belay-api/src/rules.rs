@@ -24,6 +24,8 @@ mod selector;
 
 use serde_json::Value;
 
+pub(crate) use pod::annotation_errors;
+
 use crate::field::FieldError;
 use crate::gates::FeatureGates;
 

@@ -223,7 +223,11 @@ fn all_containers_that_declare_a_notifier_are_found() {
 /// ContainerNotifier defined."
 #[test]
 fn a_pod_tells_that_no_container_declares_a_notifier() {
-    assert!(!window(pod(json!([exec("flush")]))).declares("lock"));
+    assert!(
+        !window(pod(json!([exec("flush")])))
+            .declares("lock")
+            .unwrap()
+    );
 }
 
 /// "The name of the Pod to which notification will be addressed. […] Required. Immutable." and
@@ -467,6 +471,6 @@ mod the_feature_gate {
                 .errors
                 .is_empty()
         );
-        assert!(window(update).declares("lock"));
+        assert!(window(update).declares("lock").unwrap());
     }
 }

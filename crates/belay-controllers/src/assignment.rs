@@ -16,20 +16,27 @@
 //! - `status.nodeName` and `status.podUID` are written once. Whoever writes the notification in
 //!   between wins, and it is looked at afresh.
 //! - Finished notifications are not in the watch.
+//! - A child of a Notification is assigned only if the Notification was there, and not being deleted,
+//!   after the child was. Whoever deletes a Notification and then finds none of its children left may
+//!   therefore take it that nothing of it runs or will: a child whose creation was under way comes to
+//!   nothing. (The embedded server does not create it.)
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use belay_api::fanout::Notification;
 use belay_api::notification::{ErrorType, PodNotification, PodNotificationStatus};
 use belay_api::pod::Pod;
 use belay_api::reasons;
-use belay_core::resolve::{PodFacts, Resolution, resolve};
+use belay_core::resolve::{Declares, PodFacts, Resolution, resolve};
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use kube::api::{Api, PostParams};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -43,6 +50,8 @@ const CONCURRENT: usize = 32;
 /// Pauses between tries.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// How many Notifications it is remembered of when they were asked for.
+const REMEMBERED: usize = 1024;
 
 /// Runs until `shutdown`.
 pub async fn run(controllers: Controllers, shutdown: CancellationToken) {
@@ -51,12 +60,13 @@ pub async fn run(controllers: Controllers, shutdown: CancellationToken) {
     let mut events = watcher(api, config).backoff(Reconnect::default()).boxed();
     let mut told = watching::Told::default();
     let mut queue = Queue::default();
+    let owners = Owners::default();
     let mut running = FuturesUnordered::new();
     loop {
         while running.len() < CONCURRENT
-            && let Some(object) = queue.next()
+            && let Some((object, seen)) = queue.next()
         {
-            running.push(settle(&controllers, object));
+            running.push(settle(&controllers, &owners, object, seen));
         }
         tokio::select! {
             () = shutdown.cancelled() => return,
@@ -74,7 +84,8 @@ pub async fn run(controllers: Controllers, shutdown: CancellationToken) {
 /// Notifications to resolve, each once at a time.
 #[derive(Debug, Default)]
 struct Queue {
-    waiting: VecDeque<PodNotification>,
+    /// With the time at which it was seen.
+    waiting: VecDeque<(PodNotification, Instant)>,
     /// Waiting or under way.
     known: HashSet<String>,
 }
@@ -82,16 +93,69 @@ struct Queue {
 impl Queue {
     fn add(&mut self, object: PodNotification) {
         if is_unresolved(&object) && self.known.insert(object.uid().unwrap_or_default()) {
-            self.waiting.push_back(object);
+            self.waiting.push_back((object, Instant::now()));
         }
     }
 
-    fn next(&mut self) -> Option<PodNotification> {
+    fn next(&mut self) -> Option<(PodNotification, Instant)> {
         self.waiting.pop_front()
     }
 
     fn done(&mut self, uid: &str) {
         self.known.remove(uid);
+    }
+}
+
+/// Which Notifications were there, and when that was last asked. Many children are seen in the time
+/// that one question takes, and its answer is good for all that were seen before it.
+#[derive(Debug, Default)]
+struct Owners {
+    /// By UID.
+    asked: Mutex<HashMap<String, Instant>>,
+}
+
+impl Owners {
+    /// Whether the Notification that this belongs to, if it does, was there after `seen`.
+    async fn alive(
+        &self,
+        controllers: &Controllers,
+        object: &PodNotification,
+        seen: Instant,
+    ) -> kube::Result<bool> {
+        let owner = object
+            .owner_references()
+            .iter()
+            .find(|owner| owner.kind == "Notification" && owner.controller == Some(true));
+        let Some(owner) = owner else {
+            return Ok(true);
+        };
+        let known = |asked: &HashMap<String, Instant>| asked.get(&owner.uid).copied();
+        if known(&self.asked()).is_some_and(|asked| asked > seen) {
+            return Ok(true);
+        }
+        let now = Instant::now();
+        let namespace = object.namespace().unwrap_or_default();
+        let api: Api<Notification> = Api::namespaced(controllers.client.clone(), &namespace);
+        let found = api.get_metadata_opt(&owner.name).await?;
+        let alive = found.is_some_and(|found| {
+            found.uid().as_deref() == Some(&owner.uid)
+                && found.metadata.deletion_timestamp.is_none()
+        });
+        let mut asked = self.asked();
+        if !alive {
+            asked.remove(&owner.uid);
+        } else if known(&asked).is_none_or(|before| before < now) {
+            if asked.len() >= REMEMBERED {
+                asked.clear();
+            }
+            asked.insert(owner.uid.clone(), now);
+        }
+        Ok(alive)
+    }
+
+    fn asked(&self) -> std::sync::MutexGuard<'_, HashMap<String, Instant>> {
+        // Nobody panics while holding it, and what it holds is whole at every moment.
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -118,12 +182,17 @@ struct Settled {
 /// Decides, on the pod as it was read.
 fn settled(object: &PodNotification, pod: Option<&Pod>, now: Timestamp) -> Settled {
     let spec = &object.spec;
+    let declares = pod.map(|pod| pod.declares(&spec.notifier).map_err(|it| it.to_string()));
     let facts = pod.map(|pod| PodFacts {
         uid: pod.uid(),
         node: pod.spec.node_name.as_deref(),
         phase: pod.phase(),
         terminating: pod.is_terminating(),
-        declares: pod.declares(&spec.notifier),
+        declares: match &declares {
+            Some(Ok(true)) => Declares::Yes,
+            Some(Ok(false)) | None => Declares::No,
+            Some(Err(problem)) => Declares::Unusable { problem },
+        },
     });
     match resolve(
         &spec.pod_name,
@@ -152,14 +221,29 @@ fn settled(object: &PodNotification, pod: Option<&Pod>, now: Timestamp) -> Settl
     }
 }
 
+/// What becomes of a child whose Notification is gone.
+fn orphaned(now: Timestamp) -> Settled {
+    let message = "the Notification it belongs to is gone; nothing was run".to_owned();
+    Settled {
+        status: PodNotificationStatus::refused(ErrorType::Cancelled, message, now),
+        warning: None,
+        outcome: "Cancelled",
+    }
+}
+
 /// Settles one notification, however long that takes. Returns its UID.
-async fn settle(controllers: &Controllers, mut object: PodNotification) -> String {
+async fn settle(
+    controllers: &Controllers,
+    owners: &Owners,
+    mut object: PodNotification,
+    seen: Instant,
+) -> String {
     let uid = object.uid().unwrap_or_default();
     let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
     let api: Api<PodNotification> = Api::namespaced(controllers.client.clone(), &namespace);
     let mut pause = FIRST_PAUSE;
     loop {
-        let error = match write(controllers, &api, &object).await {
+        let error = match write(controllers, owners, &api, &object, seen).await {
             Ok(()) => return uid,
             Err(error) => error,
         };
@@ -187,14 +271,20 @@ async fn settle(controllers: &Controllers, mut object: PodNotification) -> Strin
 
 async fn write(
     controllers: &Controllers,
+    owners: &Owners,
     api: &Api<PodNotification>,
     object: &PodNotification,
+    seen: Instant,
 ) -> kube::Result<()> {
     let namespace = object.namespace().unwrap_or_default();
-    let pods: Api<Pod> = Api::namespaced(controllers.client.clone(), &namespace);
-    let pod = pods.get_opt(&object.spec.pod_name).await?;
     let now = Timestamp::now();
-    let settled = settled(object, pod.as_ref(), now);
+    let settled = if owners.alive(controllers, object, seen).await? {
+        let pods: Api<Pod> = Api::namespaced(controllers.client.clone(), &namespace);
+        let pod = pods.get_opt(&object.spec.pod_name).await?;
+        settled(object, pod.as_ref(), now)
+    } else {
+        orphaned(now)
+    };
     let mut assigned = object.clone();
     assigned.status = Some(settled.status);
     let name = object.name_any();

@@ -28,11 +28,13 @@
 //! version of that change. Where the server has forgotten the version (a stock one does after five
 //! minutes), the pods that run now and were created before the Notification take their place.
 
+pub mod idle;
 mod ledger;
 mod pods;
 mod record;
 mod work;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use belay_api::fanout::{Notification, OWNER_LABEL};
@@ -51,9 +53,11 @@ use tracing::{debug, info};
 
 use crate::expiry::decide::Facts;
 use crate::expiry::tracker::{Key, Now, Tracker};
+use crate::reconnect::Reconnect;
+use crate::{Controllers, Metrics};
 use ledger::{Ledger, Op};
 use pods::SlimPod;
-use work::{Done, RETRY};
+use work::{Creation, Done, Patience, RETRY};
 
 /// How many children are created and let go at once.
 const CONCURRENT: usize = 16;
@@ -61,11 +65,12 @@ const CONCURRENT: usize = 16;
 type Events<K> = BoxStream<'static, watcher::Result<Event<K>>>;
 
 /// Runs until `shutdown`.
-pub async fn run(client: Client, shutdown: CancellationToken) {
+pub async fn run(controllers: Controllers, shutdown: CancellationToken) {
     while !shutdown.is_cancelled() {
+        let session = Session::new(controllers.client.clone(), Arc::clone(&controllers.metrics));
         tokio::select! {
-            () = shutdown.cancelled() => return,
-            () = Session::new(client.clone()).run() => {}
+            () = shutdown.cancelled() => return controllers.metrics.pending(0),
+            () = session.run() => {}
         }
         info!("notifications are read anew");
         tokio::select! {
@@ -78,6 +83,7 @@ pub async fn run(client: Client, shutdown: CancellationToken) {
 /// Everything from one reading of the whole to the next.
 struct Session {
     client: Client,
+    metrics: Arc<Metrics>,
     ledger: Ledger,
     tracker: Tracker,
     /// Creations and releases, bounded.
@@ -87,9 +93,10 @@ struct Session {
 }
 
 impl Session {
-    fn new(client: Client) -> Self {
+    fn new(client: Client, metrics: Arc<Metrics>) -> Self {
         Self {
             client,
+            metrics,
             ledger: Ledger::default(),
             tracker: Tracker::new(Instant::now()),
             bounded: FuturesUnordered::new(),
@@ -145,6 +152,9 @@ impl Session {
                 Op::Tell(event) => work::tell(client, event).boxed(),
             });
         }
+        for ended in self.ledger.take_ended() {
+            self.metrics.fanned_out(ended.state.as_str(), ended.took);
+        }
         for finished in self.ledger.take_finished() {
             let facts = Facts::finished(finished.at, finished.ttl);
             self.tracker.applied(finished.key, facts, Now::read());
@@ -156,8 +166,12 @@ impl Session {
         while self.bounded.len() < CONCURRENT {
             let client = self.client.clone();
             if let Some((namespace, name)) = self.ledger.next_release() {
+                let patience = Patience::UntilAtRest;
                 self.bounded
-                    .push(work::release(client, namespace, name).boxed());
+                    .push(work::release(client, namespace, name, patience).boxed());
+            } else if let Some((namespace, name)) = self.ledger.next_collection() {
+                self.bounded
+                    .push(work::discard(client, namespace, name).boxed());
             } else if let Some((object, target)) = self.ledger.next_child(Instant::now()) {
                 self.bounded
                     .push(work::create(client, object, target).boxed());
@@ -165,6 +179,7 @@ impl Session {
                 break;
             }
         }
+        self.metrics.pending(self.ledger.pending());
     }
 
     fn done(&mut self, done: Done) {
@@ -172,6 +187,9 @@ impl Session {
         match done {
             Done::Fixed(uid, result) => self.ledger.fixed(&uid, result, now),
             Done::Created(uid, target, creation) => {
+                if matches!(creation, Creation::There(_)) {
+                    self.metrics.child_created();
+                }
                 self.ledger.created(&uid, &target, creation, now);
             }
             Done::Written(uid, writing) => self.ledger.written(&uid, *writing, now),
@@ -248,12 +266,12 @@ where
     K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + Send + 'static,
     K: serde::de::DeserializeOwned,
 {
-    watcher(api, config).default_backoff().boxed()
+    watcher(api, config).backoff(Reconnect::default()).boxed()
 }
 
 fn watch_slim(api: Api<SlimPod>) -> Events<SlimPod> {
     watcher(api, watcher::Config::default())
-        .default_backoff()
+        .backoff(Reconnect::default())
         .boxed()
 }
 

@@ -75,7 +75,13 @@ impl Controllers {
         futures::join!(
             Box::pin(expiry::run(self.clone(), shutdown.clone())),
             Box::pin(assignment::run(self.clone(), shutdown.clone())),
-            Box::pin(fanout::run(self.client, shutdown)),
+            Box::pin(fanout::run(self, shutdown)),
         );
+    }
+
+    /// With the gate `ContainerNotifier` off: lets go what is deleted, and does nothing else, until
+    /// `shutdown`.
+    pub async fn run_gated(self, shutdown: CancellationToken) {
+        fanout::idle::run(self.client, shutdown).await;
     }
 }

@@ -1,10 +1,14 @@
-//! What the controllers count, under `/metrics` of the controller's role.
+//! What the controllers count, under `/metrics` of the controller's role, or of the server where they
+//! run inside it.
+
+use std::time::Duration;
 
 use belay_api::gates::FeatureGates;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -23,16 +27,52 @@ pub struct Metrics {
     registry: Registry,
     assignments: Family<OutcomeLabel, Counter>,
     expirations: Family<OutcomeLabel, Counter>,
+    fanouts: Family<OutcomeLabel, Counter>,
+    fanout_children: Counter,
+    fanout_pending: Gauge,
+    fanout_duration: Histogram,
     leader: Gauge,
 }
+
+/// Seconds: one pod takes a moment, ten thousand one after the other take hours.
+const DURATIONS: [f64; 12] = [
+    0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0,
+];
 
 impl Metrics {
     /// Metrics of a role with these gates.
     pub fn new(gates: FeatureGates) -> Self {
+        let mut metrics = Metrics::of_loops();
+        metrics.registry.register(
+            "belay_is_leader",
+            "Whether this controller acts",
+            metrics.leader.clone(),
+        );
+        let features = Family::<FeatureLabel, Gauge>::default();
+        for (feature, enabled) in gates.iter() {
+            let name = feature.name();
+            features
+                .get_or_create(&FeatureLabel { name })
+                .set(i64::from(enabled));
+        }
+        metrics.registry.register(
+            "kubernetes_feature_enabled",
+            "Whether a feature gate is on",
+            features,
+        );
+        metrics
+    }
+
+    /// Metrics of the loops alone, to be shown beside those of the server they run in, which shows
+    /// its gates itself.
+    pub fn of_loops() -> Self {
         let mut registry = Registry::default();
         let assignments = Family::<OutcomeLabel, Counter>::default();
         let expirations = Family::<OutcomeLabel, Counter>::default();
-        let leader = Gauge::default();
+        let fanouts = Family::<OutcomeLabel, Counter>::default();
+        let fanout_children = Counter::default();
+        let fanout_pending = Gauge::default();
+        let fanout_duration = Histogram::new(DURATIONS);
         // `_total` is added by the encoder.
         registry.register(
             "belay_assignments",
@@ -45,28 +85,52 @@ impl Metrics {
             expirations.clone(),
         );
         registry.register(
-            "belay_is_leader",
-            "Whether this controller acts",
-            leader.clone(),
+            "belay_fanouts",
+            "Notifications over many pods that have ended, by their state",
+            fanouts.clone(),
         );
-        let features = Family::<FeatureLabel, Gauge>::default();
-        for (feature, enabled) in gates.iter() {
-            let name = feature.name();
-            features
-                .get_or_create(&FeatureLabel { name })
-                .set(i64::from(enabled));
-        }
         registry.register(
-            "kubernetes_feature_enabled",
-            "Whether a feature gate is on",
-            features,
+            "belay_fanout_children",
+            "PodNotifications created for Notifications",
+            fanout_children.clone(),
+        );
+        registry.register(
+            "belay_fanout_pending_pods",
+            "Pods of Notifications whose turn has not come",
+            fanout_pending.clone(),
+        );
+        registry.register(
+            "belay_fanout_duration_seconds",
+            "Time from the creation of a Notification over many pods to its end",
+            fanout_duration.clone(),
         );
         Metrics {
             registry,
             assignments,
             expirations,
-            leader,
+            fanouts,
+            fanout_children,
+            fanout_pending,
+            fanout_duration,
+            leader: Gauge::default(),
         }
+    }
+
+    /// A Notification over many pods has ended.
+    pub(crate) fn fanned_out(&self, state: &'static str, took: Duration) {
+        let label = OutcomeLabel { outcome: state };
+        self.fanouts.get_or_create(&label).inc();
+        self.fanout_duration.observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn child_created(&self) {
+        self.fanout_children.inc();
+    }
+
+    /// So many pods wait for their turn now.
+    pub(crate) fn pending(&self, pods: usize) {
+        let pods = i64::try_from(pods).unwrap_or(i64::MAX);
+        self.fanout_pending.set(pods);
     }
 
     pub(crate) fn assigned(&self, outcome: &'static str) {
@@ -107,12 +171,20 @@ mod tests {
         metrics.assigned("PodNotFound");
         metrics.expired("Expired");
         metrics.leads(true);
+        metrics.fanned_out("Succeeded", Duration::from_secs(2));
+        metrics.child_created();
+        metrics.pending(7);
         let text = metrics.text();
         for line in [
             "kubernetes_feature_enabled{name=\"ContainerNotifier\"} 0",
             "belay_assignments_total{outcome=\"PodNotFound\"} 1",
             "belay_expirations_total{outcome=\"Expired\"} 1",
             "belay_is_leader 1",
+            "belay_fanouts_total{outcome=\"Succeeded\"} 1",
+            "belay_fanout_children_total 1",
+            "belay_fanout_pending_pods 7",
+            "belay_fanout_duration_seconds_bucket{le=\"1.0\"} 0",
+            "belay_fanout_duration_seconds_bucket{le=\"2.5\"} 1",
         ] {
             assert!(text.contains(line), "{line} in {text}");
         }

@@ -5,7 +5,8 @@
 //! A deletion leaves the namespace `Terminating` with the finalizer `kubernetes`. Everything in it
 //! is deleted, kind by kind as discovery lists them; what goes slowly (pods with a grace period,
 //! objects with finalizers) is waited for. When nothing is left the finalizer is taken away, and
-//! the server removes the namespace.
+//! the server removes the namespace, with what a closed feature gate hides in it: discovery does not
+//! list that, and nobody but the server can see it.
 //!
 //! # Guarantees
 //!

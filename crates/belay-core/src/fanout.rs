@@ -38,13 +38,18 @@
 //! | its settling was written          | the child, and its pod is settled  | its finalizer is removed, it is not counted twice |
 //! | its finalizer was removed         | its pod is settled, no child       | it is not notified again |
 //!
+//! With `AllPods`, which never completes, a child that has ended is collected when its pod is gone
+//! ([`Fanout::take_collectable`]): it is deleted like any other, so that its outcome is settled first.
+//! Its pod never comes back, so nothing of it has to be remembered but the counts. What is kept is
+//! thereby bounded by the pods there are.
+//!
 //! # Guarantees
 //!
 //! - At most one child per pod UID, ever, as long as nobody removes the finalizer by hand. A child
 //!   that was removed that way while nobody looked counts as failed with `PreExistingPods`: its
 //!   pod is neither pending, nor has it a child, nor is it settled.
 //! - Never more unfinished children than `parallelism`.
-//! - After `maxFailures` failures nothing more is started.
+//! - After `maxFailures` failures nothing more is started, nor after [`Fanout::expire`].
 //!
 //! # Cost
 //!
@@ -119,6 +124,8 @@ struct Child {
     outcome: Option<Outcome>,
     /// Whether the watch has shown it. Before that a list that lacks it may just be older.
     seen: bool,
+    /// With `AllPods`: whether its pod is gone.
+    orphan: bool,
 }
 
 /// One Notification under way.
@@ -138,6 +145,10 @@ pub struct Fanout {
     settled: Settled,
     /// Settled, and the child is still there.
     leaving: BTreeSet<String>,
+    /// Ended, and their pods are gone.
+    collectable: Vec<String>,
+    /// Whether the time in which more may be started is over.
+    expired: bool,
 }
 
 impl Fanout {
@@ -155,6 +166,8 @@ impl Fanout {
             failed: 0,
             settled: Settled::default(),
             leaving: BTreeSet::new(),
+            collectable: Vec::new(),
+            expired: false,
         }
     }
 
@@ -206,18 +219,41 @@ impl Fanout {
     /// With `AllPods`: a pod is no longer there.
     pub fn pod_gone(&mut self, target: &Target) {
         self.pod_ineligible(target);
-        if self.rule.policy == Policy::AllPods && !self.leaving.contains(&target.uid) {
+        if self.rule.policy == Policy::PreExistingPods {
+            return;
+        }
+        if !self.leaving.contains(&target.uid) {
             self.settled.uids.remove(&target.uid);
+        }
+        if let Some(child) = self.children.get_mut(&target.uid)
+            && !std::mem::replace(&mut child.orphan, true)
+            && child.outcome.is_some()
+        {
+            self.collectable.push(target.uid.clone());
         }
     }
 
-    /// With `AllPods`: forgets settled pods that are no longer there.
+    /// With `AllPods`: all pods there are have been told; others are no longer there.
     pub fn forget_pods(&mut self, exists: impl Fn(&str) -> bool) {
         if self.rule.policy == Policy::AllPods {
             let leaving = &self.leaving;
             let keep = |uid: &String| leaving.contains(uid) || exists(uid);
             self.settled.uids.retain(keep);
+            for (uid, child) in &mut self.children {
+                if !child.orphan && !exists(uid) {
+                    child.orphan = true;
+                    if child.outcome.is_some() {
+                        self.collectable.push(uid.clone());
+                    }
+                }
+            }
         }
+    }
+
+    /// With `AllPods`: the pods whose children are to be deleted, for they have ended and their pods
+    /// are gone. Each is named once.
+    pub fn take_collectable(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.collectable)
     }
 
     /// Takes the next pod whose child is to be created, if one may be created now.
@@ -227,12 +263,18 @@ impl Fanout {
             .rule
             .parallelism
             .is_some_and(|limit| unfinished >= limit.get());
-        if full || self.limit_reached() {
+        if full || self.expired || self.limit_reached() {
             return None;
         }
         let target = self.pending.pop_first()?;
         self.starting.insert(target.clone());
         Some(target)
+    }
+
+    /// The time in which more may be started is over, for good. It is not part of the memory: whoever
+    /// goes on with it after a crash finds the same by the clock.
+    pub fn expire(&mut self) {
+        self.expired = true;
     }
 
     /// The child of this pod exists now; it may have ended in the write that created it.
@@ -242,6 +284,7 @@ impl Fanout {
             let child = Child {
                 outcome,
                 seen: false,
+                orphan: false,
             };
             self.children.insert(target.uid.clone(), child);
         }
@@ -269,7 +312,9 @@ impl Fanout {
             self.uncount(before.outcome);
         }
         // An end is an end: a watch that lags does not take it back.
-        let outcome = before.and_then(|child| child.outcome).or(outcome);
+        let ended = before.and_then(|child| child.outcome);
+        let orphan = before.is_some_and(|child| child.orphan);
+        let outcome = ended.or(outcome);
         match outcome {
             Some(outcome) if terminating => {
                 self.children.remove(uid);
@@ -278,9 +323,13 @@ impl Fanout {
             }
             outcome => {
                 self.count(outcome);
+                if orphan && ended.is_none() && outcome.is_some() {
+                    self.collectable.push(uid.clone());
+                }
                 let child = Child {
                     outcome,
                     seen: true,
+                    orphan,
                 };
                 self.children.insert(uid.clone(), child);
             }
@@ -372,12 +421,17 @@ impl Fanout {
         self.limit_reached() && (self.rule.policy == Policy::AllPods || !self.pending.is_empty())
     }
 
+    /// Whether pods are left out because the time is over.
+    pub fn ran_out_of_time(&self) -> bool {
+        self.expired && !self.pending.is_empty()
+    }
+
     /// Whether nothing more will happen.
     pub fn complete(&self) -> bool {
         self.rule.policy == Policy::PreExistingPods
             && self.running == 0
             && self.starting.is_empty()
-            && (self.pending.is_empty() || self.limit_reached())
+            && (self.pending.is_empty() || self.expired || self.limit_reached())
     }
 
     fn limit_reached(&self) -> bool {

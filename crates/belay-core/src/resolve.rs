@@ -16,7 +16,22 @@ pub struct PodFacts<'a> {
     /// Whether `metadata.deletionTimestamp` is set.
     pub terminating: bool,
     /// Whether any container that may carry notifiers declares the one asked for.
-    pub declares: bool,
+    pub declares: Declares<'a>,
+}
+
+/// What a pod's notifiers say about the one asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Declares<'a> {
+    /// A container declares it.
+    Yes,
+    /// No container does.
+    No,
+    /// Nobody can tell: the pod's notifiers break a rule. Only a pod that no rule was applied to at
+    /// its creation is like this.
+    Unusable {
+        /// Names the field and says what is wrong with it.
+        problem: &'a str,
+    },
 }
 
 /// What becomes of the notification.
@@ -31,7 +46,7 @@ pub enum Resolution {
     },
     /// Final at once.
     Failed {
-        /// Error type: `PodNotFound`, `PodTerminating` or `ContainerNotRunning`.
+        /// Error type: `PodNotFound`, `PodTerminating`, `ContainerNotRunning` or `RuntimeError`.
         error: &'static str,
         /// Says what to do.
         message: String,
@@ -46,8 +61,8 @@ pub enum Resolution {
 /// Decides for one notification.
 ///
 /// The order of the questions is the order in which a user can act on the answers: a pod that is
-/// not there, one that is going, one that does not run, and only then one that runs but does not
-/// declare the notifier.
+/// not there, one that is going, one that does not run, and only then one that runs but declares
+/// nothing that can be used, or not this notifier.
 ///
 /// `wanted` is the UID in the notification's spec: another pod of the same name is not the one that
 /// was meant.
@@ -82,15 +97,19 @@ pub fn resolve(
             ),
         };
     }
-    match (pod.phase, pod.node) {
-        ("Running", Some(node)) if pod.declares => Resolution::Assign {
+    match (pod.phase, pod.node, pod.declares) {
+        ("Running", Some(node), Declares::Yes) => Resolution::Assign {
             node: node.to_owned(),
             pod_uid: pod.uid.to_owned(),
         },
-        ("Running", Some(_)) => Resolution::NothingDeclared {
+        ("Running", Some(_), Declares::No) => Resolution::NothingDeclared {
             message: format!("no container of pod {pod_name} declares {notifier:?}"),
         },
-        (phase, _) => Resolution::Failed {
+        ("Running", Some(_), Declares::Unusable { problem }) => Resolution::Failed {
+            error: "RuntimeError",
+            message: unusable(pod_name, problem),
+        },
+        (phase, _, _) => Resolution::Failed {
             error: "ContainerNotRunning",
             message: format!(
                 "pod \"{pod_name}\" is {}, not Running; create the notification again when it runs",
@@ -98,6 +117,14 @@ pub fn resolve(
             ),
         },
     }
+}
+
+/// Why nothing is run in a pod whose notifiers break a rule; the same words from whoever finds it.
+pub fn unusable(pod_name: &str, problem: &str) -> String {
+    format!(
+        "the notifiers of pod \"{pod_name}\" cannot be used: {problem}; nothing was run. Create the \
+         pod again with this put right"
+    )
 }
 
 #[cfg(test)]
@@ -110,7 +137,7 @@ mod tests {
             node: Some("n1"),
             phase: "Running",
             terminating: false,
-            declares: true,
+            declares: Declares::Yes,
         }
     }
 
@@ -148,7 +175,7 @@ mod tests {
     #[test]
     fn the_podnotification_completes_immediately_if_no_container_declares_the_notifier() {
         let pod = PodFacts {
-            declares: false,
+            declares: Declares::No,
             ..running()
         };
         assert_eq!(
@@ -164,7 +191,11 @@ mod tests {
         for phase in ["", "Pending", "Running", "Succeeded", "Failed", "Unknown"] {
             for node in [None, Some("n1")] {
                 for terminating in [false, true] {
-                    for declares in [false, true] {
+                    for (declares, then) in [
+                        (Declares::Yes, "assigned"),
+                        (Declares::No, "nothing declared"),
+                        (Declares::Unusable { problem: "f: no" }, "RuntimeError"),
+                    ] {
                         let facts = PodFacts {
                             uid: "u1",
                             node,
@@ -176,10 +207,8 @@ mod tests {
                             "PodTerminating"
                         } else if phase != "Running" || node.is_none() {
                             "ContainerNotRunning"
-                        } else if declares {
-                            "assigned"
                         } else {
-                            "nothing declared"
+                            then
                         };
                         assert_eq!(
                             error_of(&resolve("db", None, "lock", Some(facts))),

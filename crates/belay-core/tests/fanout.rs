@@ -57,6 +57,8 @@ enum Step {
     Write {
         release: bool,
     },
+    /// What the controller wants collected is deleted.
+    Collect,
     Crash,
     /// With `AllPods`: another pod runs, or one goes.
     PodComes,
@@ -80,6 +82,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         5 => (any::<usize>(), any::<bool>()).prop_map(|(i, ok)| Step::End(i, ok)),
         2 => any::<usize>().prop_map(Step::Delete),
         3 => any::<bool>().prop_map(|release| Step::Write { release }),
+        2 => Just(Step::Collect),
         1 => Just(Step::Crash),
         2 => Just(Step::PodComes),
         1 => any::<usize>().prop_map(Step::PodGoes),
@@ -169,14 +172,20 @@ impl World {
                     self.create(&target);
                 }
                 match answer {
-                    Answer::Heard => self.controller.created(&target, None),
+                    Answer::Heard => {
+                        self.controller.created(&target, None);
+                        self.may_be_orphan(&target);
+                    }
                     Answer::Lost | Answer::NotSent => self.unanswered.push(target),
                 }
             }
             Step::Ask => {
                 for target in std::mem::take(&mut self.unanswered) {
                     match self.children.get(&target) {
-                        Some(child) => self.controller.created(&target, child.outcome),
+                        Some(child) => {
+                            self.controller.created(&target, child.outcome);
+                            self.may_be_orphan(&target);
+                        }
                         None => self.controller.not_created(&target),
                     }
                 }
@@ -202,6 +211,7 @@ impl World {
                 self.changed(&target);
             }
             Step::Write { release } => self.write(*release),
+            Step::Collect => self.collect(),
             Step::Crash => self.crash(),
             Step::PodComes => {
                 if self.rule.policy == Policy::AllPods {
@@ -263,6 +273,27 @@ impl World {
         };
         self.children.insert(target.clone(), child);
         self.changed(target);
+    }
+
+    /// A pod may have gone while its child was being created.
+    fn may_be_orphan(&mut self, target: &Target) {
+        if self.rule.policy == Policy::AllPods && !self.pods.contains(target) {
+            self.controller.pod_gone(target);
+        }
+    }
+
+    fn collect(&mut self) {
+        for uid in self.controller.take_collectable() {
+            let found = self.children.iter_mut().find(|(t, _)| t.uid == uid);
+            // It may be gone already; then there is nothing to delete.
+            if let Some((target, child)) = found {
+                assert!(child.outcome.is_some(), "{target:?} has not ended");
+                assert!(!self.pods.contains(target), "{target:?} is there");
+                child.terminating = true;
+                let target = target.clone();
+                self.changed(&target);
+            }
+        }
     }
 
     fn write(&mut self, release: bool) {
@@ -340,6 +371,7 @@ impl World {
             self.step(&Step::Create(Answer::Heard));
             let ended = self.unfinished() > 0;
             self.step(&Step::End(0, true));
+            self.step(&Step::Collect);
             self.step(&Step::Write { release: true });
             self.check();
             if !watched && !ended && before == self.notified.len() && self.watch.is_empty() {
@@ -396,8 +428,10 @@ proptest! {
         prop_assert_eq!(memory.failed, world.truth(Outcome::Failed));
         prop_assert_eq!(memory.targets, world.notified.len());
         prop_assert!(memory.pending.is_empty());
-        // What is remembered of deleted children is bounded by the pods that are there.
-        prop_assert!(memory.settled.uids.len() <= world.pods.len() + world.children.len());
+        // What is kept is bounded by the pods that are there.
+        prop_assert!(memory.settled.uids.len() <= world.pods.len());
+        let kept: BTreeSet<Target> = world.children.keys().cloned().collect();
+        prop_assert!(kept.is_subset(&world.pods), "{kept:?} of {:?}", world.pods);
     }
 }
 
@@ -479,4 +513,51 @@ fn a_list_tells_who_is_gone_but_not_of_those_who_came_after_it() {
     fanout.child_seen(&target(1), None, false);
     let listed = HashSet::from([target(1).uid]);
     assert_eq!(fanout.missing(&listed), [target(0).uid]);
+}
+
+#[test]
+fn with_all_pods_a_child_is_collected_when_it_has_ended_and_its_pod_is_gone() {
+    let mut fanout = Fanout::new(rule(Policy::AllPods, 0, 0), []);
+    for index in 0..3 {
+        fanout.pod_eligible(&target(index));
+        let next = fanout.start_next().unwrap();
+        fanout.created(&next, None);
+    }
+    fanout.child_seen(&target(0), Some(Outcome::Succeeded), false);
+    fanout.child_seen(&target(1), Some(Outcome::Failed), false);
+    assert!(fanout.take_collectable().is_empty(), "their pods are there");
+    fanout.pod_gone(&target(0));
+    fanout.pod_gone(&target(0));
+    fanout.pod_gone(&target(2));
+    assert_eq!(fanout.take_collectable(), [target(0).uid]);
+    for _ in 0..2 {
+        fanout.child_seen(&target(2), Some(Outcome::Succeeded), false);
+    }
+    assert_eq!(fanout.take_collectable(), [target(2).uid]);
+    for gone in [0, 2] {
+        fanout.child_seen(&target(gone), Some(Outcome::Succeeded), true);
+        fanout.child_gone(&target(gone).uid, false);
+    }
+    let memory = fanout.memory();
+    assert_eq!((memory.targets, memory.succeeded, memory.failed), (3, 2, 1));
+    assert!(memory.settled.uids.is_empty(), "a pod never comes back");
+}
+
+#[test]
+fn when_the_time_is_over_nobody_else_is_notified_and_who_was_left_out_is_known() {
+    let mut fanout = Fanout::new(rule(Policy::PreExistingPods, 1, 0), (0..3).map(target));
+    let first = fanout.start_next().unwrap();
+    fanout.expire();
+    fanout.created(&first, None);
+    assert!(!fanout.complete(), "what was started goes on");
+    fanout.child_seen(&first, Some(Outcome::Succeeded), false);
+    assert_eq!(fanout.start_next(), None);
+    assert!(fanout.complete() && fanout.ran_out_of_time() && !fanout.stopped());
+    assert_eq!(fanout.memory().pending, [target(1), target(2)]);
+
+    let mut none_left = Fanout::new(rule(Policy::PreExistingPods, 0, 0), [target(0)]);
+    let only = none_left.start_next().unwrap();
+    none_left.created(&only, Some(Outcome::Succeeded));
+    none_left.expire();
+    assert!(none_left.complete() && !none_left.ran_out_of_time());
 }

@@ -128,6 +128,17 @@ impl CriRuntime {
         Ok(CriRuntime { shared })
     }
 
+    /// Whether the runtime answers now.
+    ///
+    /// # Errors
+    ///
+    /// Why it does not.
+    pub async fn answers(&self) -> Result<(), RuntimeError> {
+        let name = self.shared.client.name().await;
+        name.map(drop)
+            .map_err(|error| error.during("reach the container runtime"))
+    }
+
     /// The same runtime, used by nothing but what every CRI runtime offers: no execs, and signals
     /// through a pidfd.
     #[must_use]

@@ -193,6 +193,33 @@ struct Remote {
     place: Place,
 }
 
+impl Remote {
+    /// Starts a command, not after `latest`.
+    async fn launch(
+        &self,
+        request: &ExecRequest,
+        latest: Option<std::time::Instant>,
+    ) -> Result<Box<dyn Running>, TargetError> {
+        let id = &self.incarnation.id;
+        match self.runtime.runs(id, &self.place).await {
+            Ok(true) => {}
+            Ok(false) => {
+                return Err(TargetError::Restarted {
+                    container: id.clone(),
+                });
+            }
+            // Nothing has been asked for yet.
+            Err(error) => return Ok(command::unstarted(&error)),
+        }
+        if latest.is_some_and(|latest| std::time::Instant::now() >= latest) {
+            return Err(TargetError::TooLate {
+                attempt: request.attempt.clone(),
+            });
+        }
+        command::start(&self.runtime, &self.place, id, request).await
+    }
+}
+
 #[async_trait]
 impl Target for Remote {
     fn incarnation(&self) -> &Incarnation {
@@ -208,18 +235,15 @@ impl Target for Remote {
     }
 
     async fn start(&self, request: &ExecRequest) -> Result<Box<dyn Running>, TargetError> {
-        let id = &self.incarnation.id;
-        match self.runtime.runs(id, &self.place).await {
-            Ok(true) => {}
-            Ok(false) => {
-                return Err(TargetError::Restarted {
-                    container: id.clone(),
-                });
-            }
-            // Nothing has been asked for yet.
-            Err(error) => return Ok(command::unstarted(&error)),
-        }
-        command::start(&self.runtime, &self.place, id, request).await
+        self.launch(request, None).await
+    }
+
+    async fn start_before(
+        &self,
+        request: &ExecRequest,
+        latest: std::time::Instant,
+    ) -> Result<Box<dyn Running>, TargetError> {
+        self.launch(request, Some(latest)).await
     }
 
     async fn find(&self, _: &AttemptId) -> Result<Found, TargetError> {

@@ -96,6 +96,26 @@ async fn outcomes_are_told_apart_and_told_again() {
 }
 
 #[tokio::test]
+async fn what_comes_too_late_is_not_started_and_leaves_nothing() {
+    on_each(async |bench| {
+        let (_, target) = bench.sleeper().await;
+        let request = exec("late", "exit 0", LONG);
+        let now = std::time::Instant::now();
+        let late = target.start_before(&request, now).await.err();
+        assert!(
+            matches!(late, Some(TargetError::TooLate { .. })),
+            "{late:?}"
+        );
+        let found = target.find(&attempt("late")).await.unwrap();
+        assert!(matches!(found, Found::NeverStarted), "{found:?}");
+        let mut running = target.start_before(&request, now + LONG).await.unwrap();
+        let report = soon(running.wait()).await.unwrap();
+        assert_eq!(report.outcome, Outcome::Succeeded);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_command_that_cannot_be_started_is_an_outcome_that_says_why() {
     on_each(async |bench| {
         let (pod, target) = bench.sleeper().await;

@@ -208,6 +208,24 @@ async fn output_that_is_not_text_is_still_told() {
 }
 
 #[tokio::test]
+async fn what_comes_too_late_is_not_started() {
+    let bench = Bench::new();
+    let (_, target) = bench.sleeper().await;
+    let request = exec("late", "exit 0", LONG);
+    let now = std::time::Instant::now();
+    let late = target.start_before(&request, now).await.err();
+    assert!(
+        matches!(late, Some(TargetError::TooLate { .. })),
+        "{late:?}"
+    );
+    let mut running = target.start_before(&request, now + LONG).await.unwrap();
+    assert_eq!(
+        soon(running.wait()).await.unwrap().outcome,
+        Outcome::Succeeded
+    );
+}
+
+#[tokio::test]
 async fn an_attempt_is_started_once() {
     let bench = Bench::new();
     let (_, target) = bench.sleeper().await;

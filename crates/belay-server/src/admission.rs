@@ -3,12 +3,14 @@
 //! | object | what it takes |
 //! |---|---|
 //! | a notification, a quiesce | `notify` on every notifier it names |
+//! | a podnotification that is part of a Notification | to be its controller, which counts it |
 //! | a role | its rules, or `escalate` on it |
 //! | a binding | the rules of its role, or `bind` on it |
 //!
 //! Every way to create or change an object ends here, dry runs too: what is checked is the object
 //! as it would be stored, never how it was sent.
 
+use belay_api::fanout::OWNER_LABEL;
 use belay_api::rbac::{self, NOTIFIERS, NOTIFY, PolicyRule, missing};
 use serde_json::Value;
 
@@ -34,7 +36,10 @@ impl Api {
     pub(crate) fn admit(&self, call: &Call<'_>, old: Option<&Value>, new: &Value) -> ApiResult<()> {
         let kind = call.resource.kind;
         match (kind.group, kind.plural) {
-            (belay_api::GROUP, _) => self.admit_trigger(call, old, new),
+            (belay_api::GROUP, _) => {
+                admit_membership(call, old, new)?;
+                self.admit_trigger(call, old, new)
+            }
             (rbac::GROUP, "roles" | "clusterroles") => self.admit_role(call, old, new),
             (rbac::GROUP, "rolebindings" | "clusterrolebindings") => {
                 self.admit_binding(call, old, new)
@@ -172,6 +177,44 @@ impl Api {
     }
 }
 
+/// That a podnotification is part of a Notification is for the controllers to say: they count it, and
+/// it goes with its owner. The administrator may do what the controllers do; whoever runs them as a
+/// process of its own has that identity.
+fn admit_membership(call: &Call<'_>, old: Option<&Value>, new: &Value) -> ApiResult<()> {
+    let kind = call.resource.kind;
+    if kind.plural != "podnotifications"
+        || matches!(call.who.role(), Role::Controller | Role::Admin)
+        || !joins(old, new)
+    {
+        return Ok(());
+    }
+    let why = format!(
+        "only the controller of Belay may make a podnotification part of a Notification (the label \
+         {OWNER_LABEL}, an owner of the kind Notification)"
+    );
+    Err(refused(kind, new, &why))
+}
+
+/// Whether `new` belongs to a Notification that `old` does not belong to.
+fn joins(old: Option<&Value>, new: &Value) -> bool {
+    let label = |object: &Value| -> String {
+        let labels = object.pointer("/metadata/labels");
+        let label = labels.and_then(|labels| labels.get(OWNER_LABEL)?.as_str());
+        label.unwrap_or_default().to_owned()
+    };
+    let owners = |object: &Value| -> Vec<Value> {
+        let owners = object.pointer("/metadata/ownerReferences");
+        let owners = owners.and_then(Value::as_array).into_iter().flatten();
+        owners
+            .filter(|owner| owner["kind"] == "Notification")
+            .map(|owner| owner["uid"].clone())
+            .collect()
+    };
+    let (now, before) = (label(new), old.map(label).unwrap_or_default());
+    let owned = old.map(owners).unwrap_or_default();
+    (!now.is_empty() && now != before) || owners(new).iter().any(|owner| !owned.contains(owner))
+}
+
 fn refused(kind: &Kind, object: &Value, why: &str) -> ApiError {
     ApiError::forbidden(format!(
         "{} {:?} is forbidden: {why}",
@@ -229,6 +272,32 @@ mod tests {
         assert_eq!(named(&one, "/spec/notifier"), ["reload"]);
         assert_eq!(named(&one, "/spec/steps"), ["a", "b"]);
         assert!(named(&json!({}), "/spec/notifier").is_empty());
+    }
+
+    #[test]
+    fn a_podnotification_joins_by_its_label_or_by_an_owner() {
+        let plain = json!({"metadata": {"name": "a", "labels": {"x": "y"},
+            "ownerReferences": [{"kind": "ConfigMap", "uid": "u0"}]}});
+        let labelled = json!({"metadata": {"labels": {OWNER_LABEL: "u1"}}});
+        let owned = json!({"metadata": {"ownerReferences": [
+            {"kind": "ConfigMap", "uid": "u0"}, {"kind": "Notification", "uid": "u1"}]}});
+        let other = json!({"metadata": {"labels": {OWNER_LABEL: "u2"}}});
+        for (old, new, expected) in [
+            (None, &plain, false),
+            (None, &labelled, true),
+            (None, &owned, true),
+            (Some(&plain), &labelled, true),
+            (Some(&plain), &owned, true),
+            (Some(&labelled), &labelled, false),
+            (Some(&labelled), &other, true),
+            (Some(&labelled), &owned, true),
+            (Some(&owned), &owned, false),
+            // To leave is allowed: nobody counts it any more.
+            (Some(&owned), &plain, false),
+            (Some(&labelled), &plain, false),
+        ] {
+            assert_eq!(joins(old, new), expected, "{old:?} {new}");
+        }
     }
 
     #[test]

@@ -120,6 +120,24 @@ impl Api {
         Ok(json_response(StatusCode::OK, done.to_string()))
     }
 
+    /// Removes what a closed gate hides in a namespace that is about to go: nobody who empties the
+    /// namespace can see it, and it would be there again with the gate, in another namespace of that
+    /// name. With the gate closed nobody acts on it, so that no finalizer is worth waiting for.
+    pub(crate) async fn remove_hidden(&self, namespace: &str) -> ApiResult<()> {
+        for kind in self.registry.hidden().filter(|kind| kind.namespaced) {
+            let prefix = kind.prefix(Some(namespace));
+            let page = self.store.list(&prefix, None, usize::MAX, &mut |_| true);
+            for entry in &page.entries {
+                let write = Write::delete(&*entry.key, Expect::Present);
+                match self.store.write(write).await {
+                    Ok(_) | Err(WriteError::Conflict { .. }) => {}
+                    Err(error) => return Err(ApiError::from_store(error)),
+                }
+            }
+        }
+        Ok(())
+    }
+
     async fn delete_one(
         &self,
         call: &Call<'_>,

@@ -1,6 +1,7 @@
 //! What the server tells about itself at `/metrics`, under the names a stock server uses where it
 //! has them.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use belay_api::gates::FeatureGates;
@@ -43,7 +44,23 @@ pub(crate) struct Metrics {
     latency: Family<Latency, Histogram, fn() -> Histogram>,
     watches: Gauge,
     revision: Gauge,
+    beside: Beside,
 }
+
+type Text = Box<dyn Fn() -> String + Send + Sync>;
+
+/// What roles in the same process have to show.
+#[derive(Default)]
+struct Beside(Mutex<Vec<Text>>);
+
+impl std::fmt::Debug for Beside {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Beside")
+    }
+}
+
+/// The end of an exposition.
+const END: &str = "# EOF\n";
 
 /// A watch that is counted until it ends.
 #[derive(Debug)]
@@ -105,7 +122,15 @@ impl Metrics {
             latency,
             watches,
             revision,
+            beside: Beside::default(),
         }
+    }
+
+    /// Shows from now on what another role has to show, beside what the server has. Both in the text
+    /// format of OpenMetrics, and no metric in both.
+    pub(crate) fn show_beside(&self, text: Text) {
+        let mut beside = self.beside.0.lock().unwrap_or_else(PoisonError::into_inner);
+        beside.push(text);
     }
 
     pub(crate) fn request(&self, record: &Record, elapsed: Duration) {
@@ -139,6 +164,13 @@ impl Metrics {
         let mut out = String::new();
         // Writing to a String cannot fail.
         let _ = encode(&mut out, &self.registry);
+        let beside = self.beside.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for text in beside.iter() {
+            // There is one end.
+            let own = out.strip_suffix(END).map_or(out.len(), str::len);
+            out.truncate(own);
+            out.push_str(&text());
+        }
         out
     }
 }

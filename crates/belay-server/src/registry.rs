@@ -80,6 +80,12 @@ pub(crate) trait Strategy: Sync + std::fmt::Debug {
         Vec::new()
     }
 
+    /// What a new object cannot be without: it is created only while that is there and not being
+    /// deleted.
+    fn needs(&self, _object: &Value) -> Option<Needed> {
+        None
+    }
+
     /// The grace period of a deletion, or `None` for a kind that goes at once.
     fn grace(&self, _object: &Value, _requested: Option<i64>) -> Option<i64> {
         None
@@ -91,6 +97,11 @@ pub(crate) trait Strategy: Sync + std::fmt::Debug {
     /// Why an object of this name may never be deleted.
     fn forbids_deletion(&self, _name: &str) -> Option<&'static str> {
         None
+    }
+
+    /// Whether objects of other kinds are in it, and go with it.
+    fn is_place(&self) -> bool {
+        false
     }
 
     /// Whether something besides `metadata.finalizers` keeps a deleted object.
@@ -118,6 +129,14 @@ pub(crate) trait Strategy: Sync + std::fmt::Debug {
 pub(crate) trait World {
     fn get(&self, plural: &str, namespace: Option<&str>, name: &str) -> Option<Value>;
     fn now(&self) -> Timestamp;
+}
+
+/// Another object of the same namespace that a new one needs.
+#[derive(Debug)]
+pub(crate) struct Needed {
+    pub(crate) plural: &'static str,
+    pub(crate) name: String,
+    pub(crate) uid: String,
 }
 
 /// An event the server itself has to tell.
@@ -233,6 +252,12 @@ impl Registry {
         self.served.iter().copied()
     }
 
+    /// The kinds that a gate hides; their objects stay in the store.
+    pub(crate) fn hidden(&self) -> impl Iterator<Item = &'static Kind> + '_ {
+        let served = |kind: &&Kind| self.served.iter().any(|one| std::ptr::eq(*one, *kind));
+        KINDS.iter().copied().filter(move |kind| !served(kind))
+    }
+
     /// The kind of a stored object, served or not: what a gate hides stays in the store.
     pub(crate) fn of_key(&self, key: &str) -> Option<&'static Kind> {
         let mut parts = key.split('/').skip(1);
@@ -288,6 +313,8 @@ mod tests {
         let off: FeatureGates = "ContainerNotifier=false".parse().unwrap();
         let registry = Registry::new(&off);
         assert!(registry.by_plural("podnotifications").is_none());
+        let hidden: Vec<&str> = registry.hidden().map(|kind| kind.plural).collect();
+        assert_eq!(hidden, ["podnotifications", "notifications"]);
         let key = podnotifications::POD_NOTIFICATIONS.key(Some("a"), "b");
         assert_eq!(
             registry.of_key(&key).map(|k| k.kind),

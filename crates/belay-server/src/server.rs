@@ -178,6 +178,12 @@ impl Server {
         Ok(server)
     }
 
+    /// Shows at `/metrics`, beside the server's own, what a role in this process has to show: text in
+    /// the format of OpenMetrics, with no metric that the server has itself.
+    pub fn show_metrics(&self, text: impl Fn() -> String + Send + Sync + 'static) {
+        self.api.metrics.show_beside(Box::new(text));
+    }
+
     /// Answers requests until `shutdown`; then lets open ones finish and the store come to rest.
     ///
     /// # Errors

@@ -55,10 +55,12 @@ impl Api {
             }
             let name = name(&object).to_owned();
             let own_key = kind.key(call.resource.namespace.as_deref(), &name);
+            let mut also = self.namespace_expectation(call)?;
+            also.extend(self.need_expectation(call, &object)?);
             let write = Write {
                 key: own_key.clone(),
                 expect: Expect::Absent,
-                also: self.namespace_expectation(call)?,
+                also,
                 change: Change::Put(encode(object, &self.mark)),
             };
             match self.store.write(write).await {
@@ -66,7 +68,7 @@ impl Api {
                     self.remark(call, &entry, remarks).await;
                     return Ok(Object::Stored(entry));
                 }
-                // The namespace changed in between: look at it again.
+                // The namespace, or what it needs, changed in between: look at it again.
                 Err(WriteError::Conflict { key, .. }) if key != own_key && attempt < TRIES => {}
                 // A generated name that is taken is no fault of the caller's.
                 Err(WriteError::Conflict { .. }) if generated && attempt < TRIES => {}
@@ -190,6 +192,34 @@ impl Api {
             )));
         }
         Ok(vec![(key, Expect::At(entry.modified))])
+    }
+
+    /// What its kind says that a new object needs, there and not on its way out.
+    fn need_expectation(
+        &self,
+        call: &Call<'_>,
+        object: &Value,
+    ) -> ApiResult<Option<(String, Expect)>> {
+        let Some(needed) = call.resource.kind.strategy.needs(object) else {
+            return Ok(None);
+        };
+        let gone = || {
+            ApiError::forbidden(format!(
+                "unable to create {}: it belongs to {} {:?} with UID {:?}, which is gone or being deleted",
+                call.resource.kind.qualified(),
+                needed.plural,
+                needed.name,
+                needed.uid
+            ))
+        };
+        let kind = self.registry.by_plural(needed.plural).ok_or_else(gone)?;
+        let key = kind.key(call.resource.namespace.as_deref(), &needed.name);
+        let entry = self.store.get(&key).ok_or_else(gone)?;
+        let found = parse(&entry)?;
+        if meta_str(&found, "uid") != needed.uid || is_terminating(&found) {
+            return Err(gone());
+        }
+        Ok(Some((key, Expect::At(entry.modified))))
     }
 
     /// Events about an object that was just created. Losing one loses no fact: status has it all.
@@ -332,6 +362,9 @@ impl Api {
                     .pointer("/metadata/deletionGracePeriodSeconds")
                     .and_then(Value::as_i64)
                     == Some(0);
+            if finished && kind.strategy.is_place() {
+                self.remove_hidden(call.name()).await?;
+            }
             let encoded = encode(next, &self.mark);
             let write = Write {
                 key: key.clone(),

@@ -6,6 +6,10 @@ use serde_json::{Value, json};
 
 use crate::image;
 
+/// What is asked for waits longer than any test does, so that a busy machine lets nothing expire by
+/// the default of a minute.
+const DEADLINE: u32 = 600;
+
 /// A pod that runs to nowhere until told otherwise: no restart policy, no labels, no containers.
 pub fn pod(name: &str) -> PodBuilder {
     PodBuilder {
@@ -25,7 +29,7 @@ pub fn notification(name: &str, pod: &str, notifier: &str) -> NotificationBuilde
             "apiVersion": "apps.k8s.io/v1alpha1",
             "kind": "PodNotification",
             "metadata": { "name": name },
-            "spec": { "podName": pod, "notifier": notifier },
+            "spec": { "podName": pod, "notifier": notifier, "deadlineSeconds": DEADLINE },
         }),
     }
 }
@@ -42,6 +46,7 @@ pub fn fanout(name: &str, label: (&str, &str), notifier: &str) -> FanoutBuilder 
                 "selector": { "matchLabels": { key: value } },
                 "policy": "PreExistingPods",
                 "notifier": notifier,
+                "deadlineSeconds": DEADLINE,
             },
         }),
     }

@@ -16,6 +16,7 @@
 //! **Invariant:** the end of the first process ends every other one, every mount and the network;
 //! the [`Reaper`] sees to it even when the test is killed.
 
+mod belay;
 mod credentials;
 mod part;
 
@@ -33,7 +34,7 @@ use anyhow::Context;
 use tokio::process::{Child, Command};
 
 use crate::{
-    image::{self, Image},
+    image::Image,
     kubectl::Kubectl,
     processes,
     reaper::{DIRECTORY_VARIABLE, Reaper},
@@ -163,60 +164,6 @@ impl Cluster {
         Ok(Some(cluster))
     }
 
-    /// A cluster on which Belay is installed from the manifests it prints.
-    pub async fn with_belay() -> anyhow::Result<Option<Self>> {
-        let Some(cluster) = Self::start().await? else {
-            return Ok(None);
-        };
-        cluster.load_belay().await?;
-        cluster.install(&[]).await?;
-        Ok(Some(cluster))
-    }
-
-    /// Applies what `belay manifests` prints and waits until everything in it runs.
-    pub async fn install(&self, arguments: &[&str]) -> anyhow::Result<()> {
-        let manifests = self.manifests(arguments).await?;
-        let kubectl = self.kubectl();
-        // Kinds and policies take a moment to be known; what is applied again changes nothing.
-        eventually("the manifests to be applied", async || {
-            let applied = kubectl.with_text(&["apply", "-f", "-"], &manifests).await?;
-            anyhow::ensure!(applied.success, "{}", applied.stderr);
-            Ok(Some(()))
-        })
-        .await?;
-        for role in ["daemonset/belay-agent", "deployment/belay-controller"] {
-            if manifests.contains(&format!("kind: {}", kind(role))) {
-                let rolled = kubectl
-                    .ok(&[
-                        "-n",
-                        "belay-system",
-                        "rollout",
-                        "status",
-                        role,
-                        "--timeout=120s",
-                    ])
-                    .await;
-                rolled.with_context(|| self.last_words(Part::Kubelet))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// What `belay manifests` prints for this cluster.
-    pub async fn manifests(&self, arguments: &[&str]) -> anyhow::Result<String> {
-        let output = Command::new(crate::binary::belay()?)
-            .args(["manifests", "--image", image::BELAY])
-            .args(arguments)
-            .output()
-            .await?;
-        anyhow::ensure!(
-            output.status.success(),
-            "belay manifests: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        Ok(String::from_utf8(output.stdout)?)
-    }
-
     /// The directory that belongs to this cluster alone.
     pub fn dir(&self) -> &Path {
         &self.dir
@@ -225,6 +172,12 @@ impl Cluster {
     /// The administrator's kubeconfig.
     pub fn kubeconfig(&self) -> PathBuf {
         self.credentials_dir().join("admin.kubeconfig")
+    }
+
+    /// A kubeconfig of somebody who shows this token.
+    pub fn kubeconfig_with_token(&self, name: &str, token: &str) -> anyhow::Result<PathBuf> {
+        let (dir, user) = (self.credentials_dir(), format!("token: {token}"));
+        credentials::kubeconfig(&dir, &self.server(), name, &user)
     }
 
     /// Address of the node, and of the API server on port 443.
@@ -289,17 +242,9 @@ impl Cluster {
         Ok(())
     }
 
-    /// Ends every process of a role of Belay that runs as a pod here, without asking it.
-    pub fn kill9_role(&self, command: &str) -> anyhow::Result<()> {
-        let ours: Vec<_> = processes::with_command(command)
-            .into_iter()
-            .filter(|process| processes::descends_from(process.pid, self.init))
-            .collect();
-        anyhow::ensure!(!ours.is_empty(), "no process runs `{command}`");
-        for process in ours {
-            processes::kill(process.pid);
-        }
-        Ok(())
+    /// Whether a process, by its pid out here, belongs to the cluster.
+    pub fn contains(&self, pid: u32) -> bool {
+        processes::descends_from(pid, self.init)
     }
 
     /// The pid of a part, as it is known out here.
@@ -353,12 +298,6 @@ impl Cluster {
         .await
     }
 
-    /// Makes the program under test known to the node, as [`image::BELAY`].
-    pub async fn load_belay(&self) -> anyhow::Result<()> {
-        let program = crate::binary::belay()?;
-        self.load(&Image::of_program(program, image::BELAY)?).await
-    }
-
     /// Waits until the API server answers.
     pub async fn api_server_ready(&self) -> anyhow::Result<()> {
         let ready = eventually_within(START, "the API server", async || {
@@ -401,6 +340,10 @@ impl Cluster {
 
     fn log_path(&self, part: Part) -> PathBuf {
         self.dir.join(format!("{}.log", part.program()))
+    }
+
+    fn server(&self) -> String {
+        format!("https://{}:443", self.address)
     }
 
     fn credentials_dir(&self) -> PathBuf {
@@ -495,8 +438,7 @@ impl Cluster {
     }
 
     fn make_credentials(&self) -> anyhow::Result<()> {
-        let server = format!("https://{}:443", self.address);
-        let credentials = Credentials::create(&self.credentials_dir(), server)?;
+        let credentials = Credentials::create(&self.credentials_dir(), self.server())?;
         let addresses = [self.address, SERVICE, Ipv4Addr::LOCALHOST].map(IpAddr::V4);
         credentials.serving("apiserver", &addresses)?;
         for (name, user, groups) in [
@@ -525,15 +467,6 @@ impl Cluster {
             }
         }
         Ok(())
-    }
-}
-
-/// The kind of what `kubectl rollout` names.
-fn kind(role: &str) -> &'static str {
-    if role.starts_with("daemonset/") {
-        "DaemonSet"
-    } else {
-        "Deployment"
     }
 }
 

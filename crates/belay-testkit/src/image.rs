@@ -134,7 +134,7 @@ impl Image {
 }
 
 /// The files a program is loaded with, as `ldd` names them.
-fn libraries(program: &Path) -> anyhow::Result<BTreeSet<PathBuf>> {
+pub(crate) fn libraries(program: &Path) -> anyhow::Result<BTreeSet<PathBuf>> {
     let output = Command::new("ldd").arg(program).output()?;
     let listed = String::from_utf8(output.stdout)?;
     Ok(listed

@@ -57,6 +57,16 @@ pub fn interrupt(pid: u32) {
     send(pid, rustix::process::Signal::INT);
 }
 
+/// Halts one process where it stands.
+pub fn stop(pid: u32) {
+    send(pid, rustix::process::Signal::STOP);
+}
+
+/// Lets a halted process go on.
+pub fn go_on(pid: u32) {
+    send(pid, rustix::process::Signal::CONT);
+}
+
 fn send(pid: u32, signal: rustix::process::Signal) {
     let Some(pid) = i32::try_from(pid)
         .ok()

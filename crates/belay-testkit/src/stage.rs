@@ -1,13 +1,13 @@
 //! One place to try a promise on: the embedded server with plain processes, or a real Kubernetes
 //! with Belay installed as its manifests say. A test that is written for a stage runs on both.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use serde_json::Value;
 use tokio::sync::OnceCell;
 
-use crate::{Cluster, Instance, PODS, PodBuilder, Rest, rest};
+use crate::{Cluster, Instance, PODS, PodBuilder, Rest, image, rest};
 
 /// Where a test runs, with the administrator's rights.
 #[derive(Debug, Clone)]
@@ -65,6 +65,34 @@ impl Stage {
     /// A file for the test's own use, as a path that fits into a shell command.
     pub fn file(&self, name: &str) -> String {
         self.files.join(name).display().to_string()
+    }
+
+    /// Whether it is a stock server, which knows nothing of notifiers.
+    pub fn is_kubernetes(&self) -> bool {
+        self.kubernetes
+    }
+
+    /// A program of this machine as words of a shell command that every container can run: it is
+    /// copied with the libraries it loads, because a container has others or none.
+    pub fn program(&self, program: &Path) -> anyhow::Result<String> {
+        let dir = self.files.join("programs");
+        std::fs::create_dir_all(&dir)?;
+        let libraries = image::libraries(program)?;
+        for file in libraries.iter().map(PathBuf::as_path).chain([program]) {
+            let name = file.file_name().context("a file has a name")?;
+            std::fs::copy(file, dir.join(name))?;
+        }
+        let loader = libraries
+            .iter()
+            .filter_map(|library| library.file_name()?.to_str())
+            .find(|name| name.starts_with("ld-"))
+            .context("the program is not loaded by ld.so")?;
+        let name = program.file_name().context("a program has a name")?;
+        Ok(format!(
+            "{dir}/{loader} --library-path {dir} {dir}/{}",
+            name.display(),
+            dir = dir.display()
+        ))
     }
 
     /// The pod as this place takes it: a stock server drops fields it does not know, so notifiers

@@ -307,7 +307,7 @@ pub(crate) struct ControllerArgs {
     /// Address for metrics and health, plain HTTP; port 0 takes a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
     pub listen: SocketAddr,
-    /// Name of this replica, different from all others [default: the host name and something random]
+    /// Name of this replica; something random is added for each process [default: the host name]
     #[arg(long, value_name = "NAME")]
     pub identity: Option<String>,
     #[command(flatten)]
@@ -412,11 +412,11 @@ pub(crate) struct NotifyArgs {
     /// Nothing starts after this long, and the wait ends soon after: 30s, 2m, 1m30s [default: 60s]
     #[arg(long, value_name = "D", value_parser = duration)]
     pub timeout: Option<Duration>,
-    /// Only say which containers declare the notifier and what would run; with -l also which rights are missing
+    /// Only say what would run where, who does not declare the notifier, and which rights are missing
     #[arg(long)]
     pub dry_run: bool,
     /// Do not wait for the results; what was created is kept and goes on
-    #[arg(long, conflicts_with = "dry_run")]
+    #[arg(long)]
     pub no_wait: bool,
     /// Keep what was created: it is not deleted at the end, and Ctrl-C does not cancel it
     #[arg(long)]

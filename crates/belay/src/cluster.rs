@@ -25,7 +25,7 @@ use crate::cli::{AgentArgs, ClusterArgs, ControllerArgs, Executor, Global};
 use crate::connect;
 use crate::exit::{Exit, usage};
 use crate::format;
-use crate::monitor::Monitor;
+use crate::monitor::{Monitor, Readiness};
 use crate::place;
 use crate::protection;
 use crate::roles::Roles;
@@ -33,6 +33,17 @@ use crate::signals::Interrupts;
 
 /// How long to wait for a container runtime that does not answer.
 const RUNTIME_RETRY: Duration = Duration::from_secs(1);
+/// How often a role looks whether what it needs is still there; kubelets ask as often.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// How long the API server may take to say that it is there.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+
+// Parts of a role's readiness.
+const POLICIES: &str = "policies";
+const RUNTIME: &str = "runtime";
+const LEASE: &str = "lease";
+const SERVER: &str = "server";
+const UNCHECKED: &str = "whether the cluster has Belay's admission policies has not been checked yet: the API server has not answered";
 
 /// `belay controller`.
 pub(crate) async fn controller(global: &Global, args: ControllerArgs) -> anyhow::Result<Exit> {
@@ -49,7 +60,9 @@ pub(crate) async fn controller(global: &Global, args: ControllerArgs) -> anyhow:
             _ => own,
         }
     };
-    let monitor = Monitor::bind(args.listen, Arc::new(text)).await?;
+    let readiness = Readiness::default();
+    readiness.lacks(POLICIES, UNCHECKED);
+    let monitor = Monitor::bind(args.listen, Arc::new(text), readiness.clone()).await?;
     let (client, server) = connect(global).await?;
     let address = monitor.address;
     let mut roles = Roles::default();
@@ -58,10 +71,10 @@ pub(crate) async fn controller(global: &Global, args: ControllerArgs) -> anyhow:
         monitor.run(stop).await;
         Ok(())
     });
-    let identity = args.identity.unwrap_or_else(|| {
-        let host = place::default_node_name();
-        format!("{host}_{}", uuid::Uuid::new_v4())
-    });
+    // A pod's name outlives its containers, and a process must not take the lease of the one before
+    // it for its own.
+    let identity = args.identity.unwrap_or_else(place::default_node_name);
+    let identity = format!("{identity}_{}", uuid::Uuid::new_v4());
     let candidate = Candidate {
         client: client.clone(),
         namespace: args.cluster.lease_namespace.clone(),
@@ -83,12 +96,23 @@ pub(crate) async fn controller(global: &Global, args: ControllerArgs) -> anyhow:
     });
     let stop = roles.stop.clone();
     roles.add("controllers", async move {
-        if !starts(&client, &args.cluster, gates, &stop).await? {
-            stop.cancelled().await;
-            return Ok(());
+        if !gates.enabled(Feature::ContainerNotifier) {
+            tracing::info!(
+                "the feature gate ContainerNotifier is off: this role only lets deleted notifications go"
+            );
+            readiness.idle();
+            // It starts nothing, so that it needs no policies.
+            let work = move |token| controllers.clone().run_gated(token);
+            election::run(candidate, work, stop).await;
+        } else if starts(&client, &args.cluster, args.executor, gates, &stop).await? {
+            readiness.has(POLICIES);
+            tokio::spawn(
+                stop.clone()
+                    .run_until_cancelled_owned(reaching(client, readiness)),
+            );
+            let work = move |token| lead(controllers.clone(), executor.clone(), token);
+            election::run(candidate, work, stop).await;
         }
-        let work = move |token| lead(controllers.clone(), executor.clone(), token);
-        election::run(candidate, work, stop).await;
         Ok(())
     });
     let announce = async move {
@@ -127,7 +151,20 @@ pub(crate) async fn companion(global: &Global, args: AgentArgs) -> anyhow::Resul
     let gates = args.gates.feature_gates;
     let metrics = Arc::new(belay_agent::Metrics::new(gates));
     let shown = Arc::clone(&metrics);
-    let monitor = Monitor::bind(args.listen, Arc::new(move || shown.text())).await?;
+    let endpoint = args.runtime_endpoint;
+    let lease = format!(
+        "the agent's lease {}/{node_name} is not renewed",
+        args.cluster.lease_namespace
+    );
+    let readiness = Readiness::default();
+    readiness.lacks(POLICIES, UNCHECKED);
+    readiness.lacks(
+        RUNTIME,
+        format!("the container runtime at {endpoint} has not been reached"),
+    );
+    readiness.lacks(LEASE, lease.clone());
+    let text = Arc::new(move || shown.text());
+    let monitor = Monitor::bind(args.listen, text, readiness.clone()).await?;
     let (client, server) = connect(global).await?;
     let data_dir = place::prepare_data_dir(&args.data_dir)?;
     let address = monitor.address;
@@ -139,14 +176,18 @@ pub(crate) async fn companion(global: &Global, args: AgentArgs) -> anyhow::Resul
     });
     let (stop, name) = (roles.stop.clone(), node_name.clone());
     roles.add("agent", async move {
-        if !starts(&client, &args.cluster, gates, &stop).await? {
+        if !starts(&client, &args.cluster, Executor::Agent, gates, &stop).await? {
+            readiness.idle();
             stop.cancelled().await;
             return Ok(());
         }
+        readiness.has(POLICIES);
         let runtime = tokio::select! {
             () = stop.cancelled() => return Ok(()),
-            runtime = cri(&args.runtime_endpoint, &data_dir) => Arc::new(runtime),
+            runtime = cri(&endpoint, &data_dir, &readiness) => Arc::new(runtime),
         };
+        let watched = beside(Arc::clone(&runtime), Arc::clone(&metrics), lease, readiness);
+        tokio::spawn(stop.clone().run_until_cancelled_owned(watched));
         let config = belay_agent::Companion {
             node_name: name,
             data_dir,
@@ -182,6 +223,7 @@ async fn connect(global: &Global) -> anyhow::Result<(Client, String)> {
 async fn starts(
     client: &Client,
     args: &ClusterArgs,
+    executor: Executor,
     gates: FeatureGates,
     stop: &CancellationToken,
 ) -> anyhow::Result<bool> {
@@ -191,27 +233,62 @@ async fn starts(
     }
     tokio::select! {
         () = stop.cancelled() => Ok(false),
-        checked = protection::require(client, args.allow_unprotected_triggers) => {
+        checked = protection::require(client, args, executor) => {
             checked.map(|()| true)
         }
     }
 }
 
 /// The container runtime behind its socket, waited for until it answers: at boot it may come later.
-async fn cri(endpoint: &str, state_dir: &Path) -> CriRuntime {
+async fn cri(endpoint: &str, state_dir: &Path, readiness: &Readiness) -> CriRuntime {
     let mut complained = false;
     loop {
         match CriRuntime::connect(endpoint, state_dir).await {
             Ok(runtime) => return runtime,
             Err(error) => {
+                let error = anyhow::Error::new(error);
+                let words = format!("{error:#} (the socket is chosen with --runtime-endpoint)");
                 if !std::mem::replace(&mut complained, true) {
-                    let error = anyhow::Error::new(error);
-                    tracing::warn!(
-                        "{error:#}; trying again. The socket is chosen with --runtime-endpoint"
-                    );
+                    tracing::warn!("{words}; trying again");
                 }
+                readiness.lacks(RUNTIME, words);
                 tokio::time::sleep(RUNTIME_RETRY).await;
             }
         }
+    }
+}
+
+/// Keeps up what a companion says of its readiness.
+async fn beside(
+    runtime: Arc<CriRuntime>,
+    metrics: Arc<belay_agent::Metrics>,
+    lease: String,
+    readiness: Readiness,
+) {
+    loop {
+        match runtime.answers().await {
+            Ok(()) => readiness.has(RUNTIME),
+            Err(error) => readiness.lacks(RUNTIME, format!("{:#}", anyhow::Error::new(error))),
+        }
+        if metrics.lease_is_kept() {
+            readiness.has(LEASE);
+        } else {
+            readiness.lacks(LEASE, lease.clone());
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Keeps up whether a controller reaches the API server, standby or not.
+async fn reaching(client: Client, readiness: Readiness) {
+    loop {
+        match tokio::time::timeout(ANSWER_WITHIN, client.apiserver_version()).await {
+            Ok(Ok(_)) => readiness.has(SERVER),
+            Ok(Err(error)) => {
+                readiness.lacks(SERVER, format!("the API server cannot be reached: {error}"));
+            }
+            Err(_) => readiness.lacks(SERVER, "the API server does not answer"),
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
     }
 }

@@ -110,6 +110,10 @@ fn explain(error: kube::Error, server: &str) -> anyhow::Error {
                 "{server} does not accept these credentials ({}); use the kubeconfig that the server wrote",
                 status.message
             ),
+            // A kind that is not served has no object that could be missing.
+            404 if status.details.is_none() => anyhow!(
+                "{server} does not serve this kind: on a cluster install Belay first (`belay manifests | kubectl apply -f -`), elsewhere see whether a feature gate is off"
+            ),
             _ if status.message.is_empty() => anyhow!("{server} answered {}", status.code),
             _ => anyhow!("{}", status.message),
         },
@@ -182,6 +186,25 @@ mod tests {
             error.to_string(),
             "PodNotification is invalid: spec.notifier: Required value"
         );
+    }
+
+    #[test]
+    fn a_kind_that_is_not_served_is_told_from_an_object_that_is_not_there() {
+        let not_served = Status {
+            code: 404,
+            message: "404 page not found\n".into(),
+            ..Status::default()
+        };
+        let error = explain(kube::Error::Api(not_served.boxed()), "https://x/");
+        assert!(error.to_string().contains("belay manifests"), "{error}");
+        let missing: Status = serde_json::from_value(serde_json::json!({
+            "code": 404,
+            "message": "pods \"a\" not found",
+            "details": {"name": "a", "kind": "pods"},
+        }))
+        .unwrap();
+        let error = explain(kube::Error::Api(missing.boxed()), "https://x/");
+        assert_eq!(error.to_string(), "pods \"a\" not found");
     }
 
     #[test]

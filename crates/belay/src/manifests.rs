@@ -3,7 +3,9 @@
 //! The objects are templates, because their comments are for whoever reads what they are about to
 //! install; tests hold them to the types of Kubernetes and to the names that the roles rely on.
 
+use anyhow::Context as _;
 use belay_api::policies;
+use serde_json::Value;
 
 use crate::cli::{Executor, ManifestsArgs};
 use crate::exit::{Exit, usage};
@@ -48,36 +50,34 @@ fn text(namespace: &str, image: &str, executor: Executor) -> anyhow::Result<Stri
             "--image {image:?} is no image: name one such as registry.example.com/belay:1.0"
         )));
     }
-    let (executor, parts): (_, &[&str]) = match executor {
-        Executor::Agent => (
-            "agent",
-            &[
-                PEOPLE,
-                AGENT_RIGHTS,
-                CONTROLLER_RIGHTS,
-                POLICIES,
-                AGENT_POLICIES,
-                AGENT,
-                CONTROLLER,
-            ],
-        ),
-        Executor::Controller => (
-            "controller",
-            &[
-                PEOPLE,
-                CONTROLLER_RIGHTS,
-                EXECUTOR_RIGHTS,
-                POLICIES,
-                CONTROLLER,
-            ],
-        ),
+    let parts: &[&str] = match executor {
+        Executor::Agent => &[
+            PEOPLE,
+            AGENT_RIGHTS,
+            CONTROLLER_RIGHTS,
+            POLICIES,
+            AGENT_POLICIES,
+            AGENT,
+            CONTROLLER,
+        ],
+        Executor::Controller => &[
+            PEOPLE,
+            CONTROLLER_RIGHTS,
+            EXECUTOR_RIGHTS,
+            POLICIES,
+            CONTROLLER,
+        ],
+    };
+    let word = match executor {
+        Executor::Agent => "agent",
+        Executor::Controller => "controller",
     };
     let fill = |template: &str| {
         template
             .replace("${NAMESPACE}", namespace)
             .replace("${IMAGE}", image)
-            .replace("${EXECUTOR}", executor)
-            .replace("${POLICIES}", &policies::ALL.join(", "))
+            .replace("${EXECUTOR}", word)
+            .replace("${POLICIES}", &required(executor).join(", "))
     };
     let mut text = fill(NAMESPACE);
     for crd in belay_api::crd::crds() {
@@ -89,6 +89,34 @@ fn text(namespace: &str, image: &str, executor: Executor) -> anyhow::Result<Stri
         text.push_str(&fill(part));
     }
     Ok(text)
+}
+
+/// The policies that an installation needs.
+pub(crate) fn required(executor: Executor) -> &'static [&'static str] {
+    match executor {
+        Executor::Agent => policies::WITH_AGENTS,
+        Executor::Controller => policies::ALWAYS,
+    }
+}
+
+/// The policies and their bindings as this version prints them for a namespace, with or without
+/// those for agents.
+///
+/// # Errors
+///
+/// When the namespace is none.
+pub(crate) fn printed_policies(namespace: &str, executor: Executor) -> anyhow::Result<Vec<Value>> {
+    let parts: &[&str] = match executor {
+        Executor::Agent => &[POLICIES, AGENT_POLICIES],
+        Executor::Controller => &[POLICIES],
+    };
+    let mut objects = Vec::new();
+    for part in parts {
+        for document in part.replace("${NAMESPACE}", namespace).split("\n---\n") {
+            objects.push(serde_saphyr::from_str(document).context("a policy cannot be read")?);
+        }
+    }
+    Ok(objects)
 }
 
 #[cfg(test)]

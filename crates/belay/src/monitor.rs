@@ -3,9 +3,10 @@
 //! There is nothing secret in them, and nothing can be changed here; who listens beyond the loopback
 //! says so with `--listen`.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -25,6 +26,41 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How many clients are served at once; who scrapes needs one.
 const CLIENTS: usize = 64;
 
+/// What a role still lacks to do its work, in words by part. Shared by whoever learns of a part and by
+/// the monitor, which tells.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Readiness(Arc<Mutex<BTreeMap<&'static str, String>>>);
+
+impl Readiness {
+    /// A part is missing.
+    pub(crate) fn lacks(&self, part: &'static str, words: impl Into<String>) {
+        self.parts().insert(part, words.into());
+    }
+
+    /// A part is there.
+    pub(crate) fn has(&self, part: &'static str) {
+        self.parts().remove(part);
+    }
+
+    /// Nothing is asked of this role.
+    pub(crate) fn idle(&self) {
+        self.parts().clear();
+    }
+
+    fn parts(&self) -> MutexGuard<'_, BTreeMap<&'static str, String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn answer(&self) -> (StatusCode, String) {
+        let missing: Vec<String> = self.parts().values().cloned().collect();
+        if missing.is_empty() {
+            return (StatusCode::OK, "ok".to_owned());
+        }
+        let text = format!("not ready: {}\n", missing.join("; "));
+        (StatusCode::SERVICE_UNAVAILABLE, text)
+    }
+}
+
 /// Gives the metrics as text.
 pub(crate) type Metrics = Arc<dyn Fn() -> String + Send + Sync>;
 
@@ -34,11 +70,16 @@ pub(crate) struct Monitor {
     /// Where it listens.
     pub(crate) address: SocketAddr,
     metrics: Metrics,
+    readiness: Readiness,
 }
 
 impl Monitor {
     /// Binds the address.
-    pub(crate) async fn bind(address: SocketAddr, metrics: Metrics) -> anyhow::Result<Monitor> {
+    pub(crate) async fn bind(
+        address: SocketAddr,
+        metrics: Metrics,
+        readiness: Readiness,
+    ) -> anyhow::Result<Monitor> {
         let unusable =
             || format!("cannot listen on {address} for metrics; choose another with --listen");
         let listener = TcpListener::bind(address).await.with_context(unusable)?;
@@ -47,6 +88,7 @@ impl Monitor {
             listener,
             address,
             metrics,
+            readiness,
         })
     }
 
@@ -62,7 +104,8 @@ impl Monitor {
             };
             match accepted {
                 Ok((stream, _)) => {
-                    connections.spawn(connection(stream, Arc::clone(&self.metrics)));
+                    let (metrics, readiness) = (Arc::clone(&self.metrics), self.readiness.clone());
+                    connections.spawn(connection(stream, metrics, readiness));
                 }
                 Err(error) => {
                     // Out of file descriptors, most likely: others have to end first.
@@ -75,9 +118,9 @@ impl Monitor {
     }
 }
 
-async fn connection(stream: TcpStream, metrics: Metrics) {
+async fn connection(stream: TcpStream, metrics: Metrics, readiness: Readiness) {
     let service = service_fn(move |request: Request<Incoming>| {
-        let answer = answer(request.method(), request.uri().path(), &metrics);
+        let answer = answer(request.method(), request.uri().path(), &metrics, &readiness);
         async move { Ok::<_, Infallible>(answer) }
     });
     let served = hyper::server::conn::http1::Builder::new()
@@ -89,13 +132,20 @@ async fn connection(stream: TcpStream, metrics: Metrics) {
     }
 }
 
-fn answer(method: &Method, path: &str, metrics: &Metrics) -> Response<Full<Bytes>> {
+fn answer(
+    method: &Method,
+    path: &str,
+    metrics: &Metrics,
+    readiness: &Readiness,
+) -> Response<Full<Bytes>> {
     let (status, text) = match (method, path) {
-        (&Method::GET, "/healthz" | "/readyz" | "/livez") => (StatusCode::OK, "ok".to_owned()),
+        // A process that answers lives; that it lacks something would not be cured by its restart.
+        (&Method::GET, "/healthz" | "/livez") => (StatusCode::OK, "ok".to_owned()),
+        (&Method::GET, "/readyz") => readiness.answer(),
         (&Method::GET, "/metrics") => (StatusCode::OK, metrics()),
         (&Method::GET, _) => (
             StatusCode::NOT_FOUND,
-            "there are only /metrics and /healthz here\n".to_owned(),
+            "there are only /metrics, /healthz and /readyz here\n".to_owned(),
         ),
         _ => (
             StatusCode::METHOD_NOT_ALLOWED,
@@ -127,7 +177,12 @@ mod tests {
     async fn metrics_and_health_are_served_and_nothing_else() {
         let metrics: Metrics = Arc::new(|| "belay_is_leader 1\n".to_owned());
         let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-        let monitor = Monitor::bind(listen, metrics).await.unwrap();
+        let readiness = Readiness::default();
+        readiness.lacks("runtime", "the runtime does not answer");
+        readiness.lacks("lease", "the lease is not renewed");
+        let monitor = Monitor::bind(listen, metrics, readiness.clone())
+            .await
+            .unwrap();
         let address = monitor.address;
         let stop = CancellationToken::new();
         let task = tokio::spawn(monitor.run(stop.clone()));
@@ -138,6 +193,17 @@ mod tests {
                 .ends_with("belay_is_leader 1\n")
         );
         assert!(get(address, "/secrets").await.starts_with("HTTP/1.1 404"));
+        let unready = get(address, "/readyz").await;
+        assert!(unready.starts_with("HTTP/1.1 503"), "{unready}");
+        let words = "not ready: the lease is not renewed; the runtime does not answer\n";
+        assert!(unready.ends_with(words), "{unready}");
+        readiness.has("lease");
+        readiness.has("runtime");
+        assert!(get(address, "/readyz").await.starts_with("HTTP/1.1 200"));
+        readiness.lacks("runtime", "gone");
+        assert!(get(address, "/readyz").await.starts_with("HTTP/1.1 503"));
+        readiness.idle();
+        assert!(get(address, "/readyz").await.starts_with("HTTP/1.1 200"));
         stop.cancel();
         task.await.unwrap();
     }

@@ -14,6 +14,7 @@ mod board;
 mod fleet;
 mod preview;
 mod report;
+mod rights;
 
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,7 @@ use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, ObjectMeta, PostParams, Preconditions};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, watcher};
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::cli::{Global, NotifyArgs};
@@ -51,7 +53,7 @@ pub(crate) async fn run(global: &Global, args: &NotifyArgs) -> anyhow::Result<Ex
     let pods = targets(args)?;
     let connection = connect(global).await?;
     if args.dry_run {
-        return preview::run(&connection, args, &pods, global.output).await;
+        return preview::of_pods(&connection, args, &pods, global.output).await;
     }
     let request = uuid::Uuid::new_v4().simple().to_string();
     let interrupts = Interrupts::listen()?;
@@ -309,7 +311,7 @@ async fn clean_up(connection: &Connection, board: &Board) {
 }
 
 /// An object as JSON, as `-o json` prints it.
-fn to_value(object: &PodNotification) -> anyhow::Result<Value> {
+fn to_value(object: &impl Serialize) -> anyhow::Result<Value> {
     Ok(serde_json::to_value(object)?)
 }
 

@@ -1,28 +1,61 @@
 //! Whether a stock cluster has the admission policies that make triggering a right of its own.
 //!
-//! The embedded server enforces the same rules itself and serves no policies; a server that does not
-//! know the kind is taken for one that needs none.
+//! The embedded server enforces the same rules itself and serves no policies. It is known by what no
+//! other server says of itself; any other that serves none, because it is too old or was told not to,
+//! protects nothing.
+//!
+//! What is there is compared with what this version prints, in the parts that decide: a policy that
+//! somebody emptied, or a binding that leaves a namespace out, has the right name and protects nothing.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use belay_api::policies;
+use belay_api::rbac::{NOTIFIERS, NOTIFY};
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
-use kube::api::Api;
-use kube::{Client, ResourceExt as _};
+use kube::Client;
+use kube::api::{Api, ApiResource, DynamicObject};
+use serde_json::{Map, Value};
 use tracing::warn;
+
+use crate::cli::{ClusterArgs, Executor};
+use crate::manifests;
 
 /// How long to wait for a server that does not answer.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Refuses a cluster that is not protected, unless that is `allowed`. Waits for a server that is
-/// away.
-pub(crate) async fn require(client: &Client, allowed: bool) -> anyhow::Result<()> {
+const POLICY: &str = "ValidatingAdmissionPolicy";
+const BINDING: &str = "ValidatingAdmissionPolicyBinding";
+/// The parts of a policy that decide what it refuses.
+const DECIDING: [&str; 5] = [
+    "matchConstraints",
+    "matchConditions",
+    "paramKind",
+    "variables",
+    "validations",
+];
+/// The parts of a binding that can leave requests out.
+const NARROWING: [&str; 2] = ["matchResources", "paramRef"];
+/// What only words a refusal.
+const WORDING: [&str; 3] = ["message", "messageExpression", "reason"];
+/// What a server fills in, where it means what leaving it out means.
+const DEFAULTS: [(&str, &str); 2] = [("matchPolicy", "Equivalent"), ("scope", "*")];
+
+/// The cluster's policies or bindings by name.
+type Found = BTreeMap<String, Value>;
+
+/// Refuses a cluster that is not protected, unless that is allowed. Waits for a server that is away.
+pub(crate) async fn require(
+    client: &Client,
+    args: &ClusterArgs,
+    executor: Executor,
+) -> anyhow::Result<()> {
+    let (namespace, allowed) = (&args.lease_namespace, args.allow_unprotected_triggers);
+    let printed = manifests::printed_policies(namespace, executor)?;
     let faults = loop {
-        match look(client).await {
+        match look(client, &printed).await {
             Ok(faults) => break faults,
             Err(error @ kube::Error::Api(_)) => {
                 if allowed {
@@ -48,151 +81,156 @@ pub(crate) async fn require(client: &Client, allowed: bool) -> anyhow::Result<()
         return Ok(());
     }
     Err(anyhow!(
-        "the cluster does not protect triggers: {faults}. Install the policies with `belay manifests | kubectl apply -f -`, or go without them with --allow-unprotected-triggers"
+        "the cluster does not protect triggers: {faults}. Install the policies of this version with `belay manifests -n {namespace} | kubectl apply -f -`, or go without them with --allow-unprotected-triggers"
     ))
 }
 
 /// What is wrong with the cluster's protection.
-async fn look(client: &Client) -> kube::Result<Vec<String>> {
-    let group = client
-        .list_api_group_resources("admissionregistration.k8s.io/v1")
-        .await;
-    let served = match group {
+async fn look(client: &Client, printed: &[Value]) -> kube::Result<Vec<String>> {
+    if is_embedded(client).await? {
+        return Ok(Vec::new());
+    }
+    if !serves_policies(client).await? {
+        return Ok(vec![
+            "its API server does not serve ValidatingAdmissionPolicies (admissionregistration.k8s.io/v1, Kubernetes 1.30 or later)".to_owned(),
+        ]);
+    }
+    let kinds = [
+        (POLICY, ApiResource::erase::<ValidatingAdmissionPolicy>(&())),
+        (
+            BINDING,
+            ApiResource::erase::<ValidatingAdmissionPolicyBinding>(&()),
+        ),
+    ];
+    let mut found = [Found::new(), Found::new()];
+    for ((kind, resource), found) in kinds.iter().zip(&mut found) {
+        let api: Api<DynamicObject> = Api::all_with(client.clone(), resource);
+        for name in printed.iter().filter(|it| it["kind"] == *kind).map(name) {
+            if let Some(object) = api.get_opt(name).await? {
+                found.insert(name.to_owned(), object.data);
+            }
+        }
+    }
+    let [policies, bindings] = found;
+    Ok(faults(printed, &policies, &bindings))
+}
+
+/// Whether this is Belay's own server. Its discovery lists `notifiers`, a resource without objects
+/// whose verb no definition can have; with its gate off it still has its own version.
+async fn is_embedded(client: &Client) -> kube::Result<bool> {
+    let own = format!("{}/{}", belay_api::GROUP, belay_api::VERSION);
+    let listed = match client.list_api_group_resources(&own).await {
         Ok(list) => list
             .resources
             .iter()
-            .any(|resource| resource.name == "validatingadmissionpolicies"),
+            .any(|it| it.name == NOTIFIERS && it.verbs.iter().any(|verb| verb == NOTIFY)),
         Err(kube::Error::Api(status)) if status.code == 404 => false,
         Err(error) => return Err(error),
     };
-    if !served {
-        return Ok(Vec::new());
+    Ok(listed
+        || client
+            .apiserver_version()
+            .await?
+            .git_version
+            .contains("+belay-"))
+}
+
+async fn serves_policies(client: &Client) -> kube::Result<bool> {
+    let group = client
+        .list_api_group_resources("admissionregistration.k8s.io/v1")
+        .await;
+    match group {
+        Ok(list) => Ok(list
+            .resources
+            .iter()
+            .any(|resource| resource.name == "validatingadmissionpolicies")),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
+        Err(error) => Err(error),
     }
-    let all: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
-    let bound: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
-    let (mut found, mut bindings) = (BTreeMap::new(), BTreeMap::new());
-    for name in policies::ALL {
-        if let Some(policy) = all.get_opt(name).await? {
-            found.insert(policy.name_any(), policy);
-        }
-        if let Some(binding) = bound.get_opt(name).await? {
-            bindings.insert(binding.name_any(), binding);
-        }
-    }
-    Ok(faults(&found, &bindings))
+}
+
+fn name(object: &Value) -> &str {
+    object["metadata"]["name"].as_str().unwrap_or_default()
 }
 
 /// What is missing, or does not refuse what it should.
-fn faults(
-    found: &BTreeMap<String, ValidatingAdmissionPolicy>,
-    bindings: &BTreeMap<String, ValidatingAdmissionPolicyBinding>,
-) -> Vec<String> {
+fn faults(printed: &[Value], policies: &Found, bindings: &Found) -> Vec<String> {
     let mut faults = Vec::new();
-    for name in policies::ALL {
-        match found.get(name) {
-            None => {
-                faults.push(format!("there is no ValidatingAdmissionPolicy {name}"));
-                continue;
-            }
-            Some(policy) => {
-                let on_failure = policy
-                    .spec
-                    .as_ref()
-                    .and_then(|spec| spec.failure_policy.as_deref());
-                // Fail is what a policy does that does not say.
-                if on_failure.unwrap_or("Fail") != "Fail" {
-                    faults.push(format!(
-                        "ValidatingAdmissionPolicy {name} does not have failurePolicy Fail"
-                    ));
-                }
-            }
-        }
-        let binding = bindings.get(name).map(|binding| &binding.spec);
-        match binding {
-            None => faults.push(format!(
-                "there is no ValidatingAdmissionPolicyBinding {name}"
-            )),
-            Some(spec) => {
-                let denies = spec
-                    .validation_actions
-                    .iter()
-                    .any(|action| action == "Deny");
-                if !denies || spec.policy_name != name {
-                    faults.push(format!(
-                        "ValidatingAdmissionPolicyBinding {name} does not deny what policy {name} refuses"
-                    ));
-                }
-            }
-        }
+    for wanted in printed {
+        let (name, kind) = (name(wanted), wanted["kind"].as_str().unwrap_or_default());
+        let found = match kind {
+            POLICY => policies.get(name),
+            _ => bindings.get(name),
+        };
+        let Some(found) = found else {
+            faults.push(format!("there is no {kind} {name}"));
+            continue;
+        };
+        let (is, should) = (&found["spec"], &wanted["spec"]);
+        faults.extend(match kind {
+            POLICY => policy_faults(name, is, should),
+            _ => binding_fault(name, is),
+        });
     }
     faults
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::{Value, json};
-
-    fn policy(name: &str, failure: &str) -> (String, ValidatingAdmissionPolicy) {
-        let value = json!({"metadata": {"name": name}, "spec": {"failurePolicy": failure}});
-        (name.to_owned(), serde_json::from_value(value).unwrap())
+fn policy_faults(name: &str, is: &Value, should: &Value) -> Option<String> {
+    // Fail is what a policy does that does not say.
+    if is["failurePolicy"].as_str().unwrap_or("Fail") != "Fail" {
+        return Some(format!("{POLICY} {name} does not have failurePolicy Fail"));
     }
+    let part = changed(&DECIDING, is, should)?;
+    Some(format!(
+        "{POLICY} {name} was changed (spec.{part}): apply the manifests of this version again"
+    ))
+}
 
-    fn binding(
-        name: &str,
-        policy: &str,
-        actions: &Value,
-    ) -> (String, ValidatingAdmissionPolicyBinding) {
-        let value = json!({"metadata": {"name": name},
-            "spec": {"policyName": policy, "validationActions": actions}});
-        (name.to_owned(), serde_json::from_value(value).unwrap())
+fn binding_fault(name: &str, is: &Value) -> Option<String> {
+    let actions = is["validationActions"].as_array();
+    let denies = actions.is_some_and(|actions| actions.iter().any(|it| it == "Deny"));
+    if !denies || is["policyName"] != name {
+        return Some(format!(
+            "{BINDING} {name} does not deny what policy {name} refuses"
+        ));
     }
+    let part = changed(&NARROWING, is, &Value::Null)?;
+    Some(format!(
+        "{BINDING} {name} was changed (spec.{part}) and leaves requests out: apply the manifests of this version again"
+    ))
+}
 
-    fn complete() -> (
-        BTreeMap<String, ValidatingAdmissionPolicy>,
-        BTreeMap<String, ValidatingAdmissionPolicyBinding>,
-    ) {
-        let policies = policies::ALL.map(|name| policy(name, "Fail")).into();
-        let bindings = policies::ALL
-            .map(|name| binding(name, name, &json!(["Deny", "Audit"])))
-            .into();
-        (policies, bindings)
-    }
+/// The first of these parts that does not say what it should.
+fn changed<'a>(parts: &[&'a str], is: &Value, should: &Value) -> Option<&'a str> {
+    let differs = |part: &&&str| normal(&is[**part]) != normal(&should[**part]);
+    parts.iter().find(differs).copied()
+}
 
-    #[test]
-    fn a_cluster_with_all_policies_and_bindings_is_protected() {
-        let (policies, bindings) = complete();
-        assert!(faults(&policies, &bindings).is_empty());
-    }
-
-    #[test]
-    fn whatever_is_missing_or_toothless_is_named() {
-        assert_eq!(faults(&BTreeMap::new(), &BTreeMap::new()).len(), 3);
-        for name in policies::ALL {
-            let (mut policies, bindings) = complete();
-            policies.remove(name);
-            let expected = [format!("there is no ValidatingAdmissionPolicy {name}")];
-            assert_eq!(faults(&policies, &bindings), expected);
-            policies.extend([policy(name, "Ignore")]);
-            let expected = [format!(
-                "ValidatingAdmissionPolicy {name} does not have failurePolicy Fail"
-            )];
-            assert_eq!(faults(&policies, &bindings), expected);
-
-            let (policies, mut bindings) = complete();
-            bindings.remove(name);
-            let expected = [format!(
-                "there is no ValidatingAdmissionPolicyBinding {name}"
-            )];
-            assert_eq!(faults(&policies, &bindings), expected);
-            for toothless in [
-                binding(name, name, &json!(["Warn"])),
-                binding(name, "another", &json!(["Deny"])),
-            ] {
-                bindings.extend([toothless]);
-                let found = faults(&policies, &bindings);
-                assert!(found[0].contains("does not deny"), "{found:?}");
-            }
+/// A value without what makes no difference: nothing, empty, worded otherwise, or filled in by the
+/// server.
+fn normal(value: &Value) -> Option<Value> {
+    match value {
+        Value::Null => None,
+        Value::Array(items) => {
+            let items: Vec<Value> = items.iter().filter_map(normal).collect();
+            (!items.is_empty()).then_some(Value::Array(items))
         }
+        Value::Object(fields) => {
+            let counts = |(key, value): &(&String, &Value)| {
+                !WORDING.contains(&key.as_str())
+                    && !DEFAULTS
+                        .iter()
+                        .any(|(field, it)| key == field && value == it)
+            };
+            let kept = fields.iter().filter(counts);
+            let fields: Map<String, Value> = kept
+                .filter_map(|(key, value)| Some((key.clone(), normal(value)?)))
+                .collect();
+            (!fields.is_empty()).then_some(Value::Object(fields))
+        }
+        Value::Bool(_) | Value::Number(_) | Value::String(_) => Some(value.clone()),
     }
 }
+
+#[cfg(test)]
+mod tests;

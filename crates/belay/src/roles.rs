@@ -314,10 +314,15 @@ impl Roles {
             Ok(())
         });
         if gates.enabled(Feature::ContainerNotifier) {
-            let client = server.connect(Identity::controller());
+            let metrics = Arc::new(belay_controllers::Metrics::of_loops());
+            let controllers = belay_controllers::Controllers {
+                metrics: Arc::clone(&metrics),
+                ..belay_controllers::Controllers::new(server.connect(Identity::controller()))
+            };
+            server.show_metrics(move || metrics.text());
             let stop = self.stop.clone();
             self.add("controllers", async move {
-                belay_controllers::Controllers::new(client).run(stop).await;
+                controllers.run(stop).await;
                 Ok(())
             });
         }

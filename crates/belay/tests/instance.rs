@@ -112,9 +112,47 @@ async fn a_dry_run_shows_what_would_run_and_creates_nothing() -> anyhow::Result<
         "{out}"
     );
     assert!(out.contains("dry  side       no"), "{out}");
+    let (out, _) = ended(
+        &instance
+            .belay(&[&dry[..], &["-o", "json"]].concat())
+            .await?,
+        0,
+    );
+    let report: Value = serde_json::from_str(&out)?;
+    assert_eq!(report["containers"][0]["declares"], true, "{out}");
+    assert_eq!(report["containers"][1]["declares"], false, "{out}");
+    assert_eq!(report["missingRights"], serde_json::json!([]), "{out}");
+    assert_eq!(report["creates"][0]["spec"]["podName"], "dry", "{out}");
     let nothing = ["notify", "nothing", "dry", "--dry-run"];
     ended(&instance.belay(&nothing).await?, 3);
     assert!(notifications_of(&admin, "dry").await?.is_empty());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dry_run_says_which_rights_are_missing() -> anyhow::Result<()> {
+    let (instance, admin) = admin().await?;
+    let manifest = pod("seen").idle("main").notifier("touch", exec(["true"]));
+    admin.run(&manifest.build()).await?;
+    let view = serde_json::json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+        "metadata": {"name": "eve-views"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "eve"}],
+    });
+    let bindings = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings";
+    admin.post(bindings, &view).await?.ok()?;
+    let file = instance.user_kubeconfig("eve", &[]).await?;
+    let file = file.display().to_string();
+    for target in [&["seen"][..], &["-l", "nothing=matches"]] {
+        let asked = ["--kubeconfig", &file, "notify", "touch", "--dry-run"];
+        let asked = instance.belay(&[&asked[..], target].concat()).await?;
+        let (_, told) = ended(&asked, if target.len() == 1 { 1 } else { 3 });
+        let rule = "missing right: verb \"notify\" on notifiers.apps.k8s.io \"touch\" in namespace default";
+        assert!(told.contains(rule), "{target:?}: {told}");
+        assert!(told.contains("missing right: verb \"create\" on"), "{told}");
+        assert!(!told.contains("\"list\""), "a viewer may list: {told}");
+    }
     Ok(())
 }
 

@@ -103,7 +103,7 @@ async fn notify_says_what_is_wrong_with_the_way_it_was_called() -> anyhow::Resul
         &["notify", "good"],
         &["notify", "good", "deployment/usage"],
         &["notify", "good", "pod/usage", "--timeout", "soon"],
-        &["notify", "good", "-l", "app=x"],
+        &["notify", "good", "pod/usage", "-l", "app=x"],
         &["nonsense"],
     ] {
         let ran = belay(instance, arguments).await?;

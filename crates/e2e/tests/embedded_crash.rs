@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 /// Long enough that no busy machine lets a notification expire that should not.
 const LONG: u32 = 600;
-/// Short enough to be slept through.
-const SHORT: u32 = 2;
+/// Short enough to be slept through, long enough for a busy machine to claim and start in.
+const SHORT: u32 = 12;
 
 /// An action that leaves a line when it starts, ends when the gate opens, and exits with 5, so
 /// that its real outcome cannot be mistaken for another.

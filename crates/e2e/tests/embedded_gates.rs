@@ -1,7 +1,18 @@
 //! Feature gates: what is off is not there, what was stored stays, what is on again goes on.
 
-use belay_testkit::{Instance, NOTIFICATIONS, PODS, exec, notification, pod};
+use belay_testkit::{Instance, NOTIFICATIONS, PODS, exec, lines, notification, pod, until_file};
 use serde_json::Value;
+
+const OFF: &str = "--feature-gates=ContainerNotifier=false";
+
+/// Which container runs in the pod, and how often it was restarted.
+fn incarnation(pod: &Value) -> (Value, Value) {
+    let status = &pod["status"]["containerStatuses"][0];
+    (
+        status["containerID"].clone(),
+        status["restartCount"].clone(),
+    )
+}
 
 fn declaring(name: &str) -> Value {
     pod(name)
@@ -17,17 +28,17 @@ fn declaring(name: &str) -> Value {
 async fn notifications_go_away_with_their_gate_and_come_back_with_it() -> anyhow::Result<()> {
     let mut instance = Instance::up().start().await?;
     let admin = instance.admin().await?;
-    admin.run(&declaring("before")).await?;
+    let before = incarnation(&admin.run(&declaring("before")).await?);
     let done = admin
         .notify(&notification("n1", "before", "lock").build())
         .await?;
     assert_eq!(done["status"]["state"], "Succeeded", "{done:#}");
 
     instance.stop().await?;
-    instance
-        .start_again_with_args(&["--feature-gates=ContainerNotifier=false"])
-        .await?;
+    instance.start_again_with_args(&[OFF]).await?;
     let admin = instance.admin().await?;
+    let now = incarnation(&admin.running("before").await?);
+    assert_eq!(now, before, "the workload goes on as it was");
     admin.get(NOTIFICATIONS).await?.refused(404)?;
     let object = notification("n2", "before", "lock").build();
     admin.post(NOTIFICATIONS, &object).await?.refused(404)?;
@@ -54,12 +65,97 @@ async fn notifications_go_away_with_their_gate_and_come_back_with_it() -> anyhow
     instance.stop().await?;
     instance.start_again_with_args(&[]).await?;
     let admin = instance.admin().await?;
+    let now = incarnation(&admin.running("before").await?);
+    assert_eq!(now, before, "the workload goes on as it was");
     let stored = admin.get(&format!("{NOTIFICATIONS}/n1")).await?.ok()?;
     assert_eq!(stored["status"], done["status"], "what was stored stayed");
     let again = admin
         .notify(&notification("n3", "before", "lock").build())
         .await?;
     assert_eq!(again["status"]["state"], "Succeeded", "{again:#}");
+
+    instance.stop().await?;
+    instance.start_again_with_args(&[OFF]).await?;
+    let admin = instance.admin().await?;
+    admin.get(NOTIFICATIONS).await?.refused(404)?;
+    let now = incarnation(&admin.running("before").await?);
+    assert_eq!(now, before, "the workload goes on as it was");
+    Ok(())
+}
+
+/// What nobody has claimed when the gate goes off stays as it is, and is delivered when it is on again.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_new_when_the_gate_goes_off_is_delivered_when_it_is_on_again() -> anyhow::Result<()>
+{
+    let mut instance = Instance::server().start().await?;
+    instance.start_agent("n1", &[]).await?;
+    let file = instance.file("runs");
+    let manifest = pod("waits")
+        .idle("main")
+        .notifier(
+            "count",
+            exec(["sh", "-c", &format!("echo ran >> {file}")]).timeout(60),
+        )
+        .build();
+    let admin = instance.admin().await?;
+    let before = incarnation(&admin.run(&manifest).await?);
+    // Nobody is there to claim it.
+    instance.kill9_agent("n1").await?;
+    let object = notification("waits", "waits", "count").deadline(3600);
+    let created = admin.post(NOTIFICATIONS, &object.build()).await?.ok()?;
+
+    instance.stop().await?;
+    instance.start_again_with_args(&[OFF]).await?;
+    instance.start_agent_with_args("n1", &[OFF], &[]).await?;
+    let admin = instance.admin().await?;
+    // A pod that starts shows that the agent is at work.
+    admin.run(&pod("meanwhile").idle("main").build()).await?;
+    let now = incarnation(&admin.running("waits").await?);
+    assert_eq!(now, before, "the workload goes on as it was");
+    assert_eq!(lines(&file), 0, "nothing ran");
+    instance.kill9_agent("n1").await?;
+
+    instance.stop().await?;
+    instance.start_again_with_args(&[]).await?;
+    let path = format!("{NOTIFICATIONS}/waits");
+    let stored = instance.admin().await?.get(&path).await?.ok()?;
+    assert_eq!(stored["status"], created["status"], "it stayed as it was");
+    instance.start_agent("n1", &[]).await?;
+    let done = instance.admin().await?.finished("waits").await?;
+    assert_eq!(done["status"]["state"], "Succeeded", "{done:#}");
+    assert_eq!(lines(&file), 1);
+    Ok(())
+}
+
+/// What runs when the gate goes off is not killed; its outcome is told when the gate is on again.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_runs_when_the_gate_goes_off_is_told_when_it_is_on_again() -> anyhow::Result<()> {
+    let mut instance = Instance::up().start().await?;
+    let (began, gate) = (instance.file("began"), instance.file("gate"));
+    let ended = instance.file("ended");
+    let script = format!(
+        "echo ran >> {began}; while [ ! -e {gate} ]; do sleep 0.05; done; echo ran >> {ended}; exit 5"
+    );
+    let manifest = pod("runs")
+        .idle("main")
+        .notifier("work", exec(["sh", "-c", &script]).timeout(600))
+        .build();
+    let admin = instance.admin().await?;
+    let before = incarnation(&admin.run(&manifest).await?);
+    let object = notification("runs", "runs", "work").deadline(3600).build();
+    admin.post(NOTIFICATIONS, &object).await?.ok()?;
+    until_file(&began, |text| !text.is_empty()).await?;
+    instance.stop().await?;
+    instance.start_again_with_args(&[OFF]).await?;
+    std::fs::write(&gate, "")?;
+    until_file(&ended, |text| !text.is_empty()).await?;
+    instance.stop().await?;
+    instance.start_again_with_args(&[]).await?;
+    let admin = instance.admin().await?;
+    let done = admin.finished("runs").await?;
+    assert_eq!(done["status"]["containers"][0]["exitCode"], 5, "{done:#}");
+    assert_eq!(incarnation(&admin.running("runs").await?), before);
+    assert_eq!(lines(&began), 1, "it ran once");
     Ok(())
 }
 

@@ -8,6 +8,8 @@ use serde_json::{Value, json};
 
 #[path = "promises/seed_000_fanout.rs"]
 mod seed_000_fanout;
+#[path = "promises/seed_000_fanout_ends.rs"]
+mod seed_000_fanout_ends;
 
 async fn stage() -> anyhow::Result<Option<Stage>> {
     Stage::embedded().await

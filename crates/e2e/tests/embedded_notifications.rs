@@ -51,38 +51,77 @@ async fn a_notification_is_written_twice_whatever_the_number_of_containers() -> 
     Ok(())
 }
 
+/// How many handlers an agent runs at once.
+const SLOTS: usize = 16;
+
 #[tokio::test(flavor = "multi_thread")]
-async fn waiting_for_a_free_slot_does_not_count_against_the_timeout() -> anyhow::Result<()> {
+async fn no_more_run_at_once_than_there_are_slots() -> anyhow::Result<()> {
     let instance = Instance::up().start().await?;
     let admin = instance.admin().await?;
     let file = instance.file("at-once");
     // Each says how many of its kind are there when it starts.
     let script =
-        format!("ls {file} | wc -l >> {file}.seen; touch {file}/$$; sleep 0.5; rm {file}/$$");
+        format!("ls {file} | wc -l >> {file}.seen; touch {file}/$$; sleep 0.2; rm {file}/$$");
     std::fs::create_dir(&file)?;
     let manifest = pod("queue")
         .idle("main")
-        .notifier("work", exec(["sh", "-c", &script]).timeout(5))
+        .notifier("work", exec(["sh", "-c", &script]).timeout(600))
         .build();
     admin.run(&manifest).await?;
-    for number in 0..160 {
-        let object = notification(&format!("queue-{number}"), "queue", "work").deadline(600);
+    for number in 0..10 * SLOTS {
+        let object = notification(&format!("queue-{number}"), "queue", "work");
         admin.post(NOTIFICATIONS, &object.build()).await?.ok()?;
     }
-    for number in 0..160 {
+    for number in 0..10 * SLOTS {
         let done = admin.finished(&format!("queue-{number}")).await?;
         assert_eq!(done["status"]["state"], "Succeeded", "{done:#}");
     }
     let seen = std::fs::read_to_string(format!("{file}.seen"))?;
-    assert_eq!(seen.lines().count(), 160);
+    assert_eq!(seen.lines().count(), 10 * SLOTS);
     let most = seen
         .lines()
         .filter_map(|line| line.trim().parse::<usize>().ok())
         .max();
     assert!(
-        most < Some(16),
+        most < Some(SLOTS),
         "at most sixteen run at once: {most:?} others were seen"
     );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiting_for_a_free_slot_does_not_count_against_the_timeout() -> anyhow::Result<()> {
+    const TIMEOUT: u32 = 10;
+    let instance = Instance::up().start().await?;
+    let admin = instance.admin().await?;
+    let (began, gate) = (instance.file("began"), instance.file("gate"));
+    let hold = format!("echo ran >> {began}; while [ ! -e {gate} ]; do sleep 0.2; done");
+    let manifest = pod("full")
+        .idle("main")
+        .notifier("hold", exec(["sh", "-c", &hold]).timeout(600))
+        .notifier("work", exec(["true"]).timeout(TIMEOUT))
+        .build();
+    admin.run(&manifest).await?;
+    for number in 0..SLOTS {
+        let object = notification(&format!("hold-{number}"), "full", "hold");
+        admin.post(NOTIFICATIONS, &object.build()).await?.ok()?;
+    }
+    until_file(&began, |text| text.lines().count() == SLOTS).await?;
+    let object = notification("work", "full", "work").build();
+    admin.post(NOTIFICATIONS, &object).await?.ok()?;
+    let path = format!("{NOTIFICATIONS}/work");
+    admin
+        .until(&path, "a claim", |object| {
+            object["status"]["startTime"].is_string().then_some(())
+        })
+        .await?;
+    // Longer than it may take once it runs.
+    tokio::time::sleep(std::time::Duration::from_secs(u64::from(TIMEOUT) + 2)).await;
+    let still = admin.get(&path).await?.ok()?;
+    assert_eq!(still["status"]["state"], "New", "{still:#}");
+    std::fs::write(&gate, "")?;
+    let done = admin.finished("work").await?;
+    assert_eq!(done["status"]["state"], "Succeeded", "{done:#}");
     Ok(())
 }
 

@@ -8,6 +8,8 @@ use belay_testkit::{
 use seed_000_probes::{LONG, counted, main_status, probed};
 use serde_json::json;
 
+#[path = "promises/seed_000_network_probes.rs"]
+mod seed_000_network_probes;
 #[path = "promises/seed_000_probes.rs"]
 mod seed_000_probes;
 

@@ -1,349 +1,213 @@
 //! A fan-out over a hundred pods on a real Kubernetes while everything around it dies: every
 //! outcome is true, nothing reaches another incarnation, the counts are right.
 
-use std::time::Duration;
-
-use belay_testkit::{
-    Cluster, NOTIFICATIONS, PODS, Part, Rest, Stage, eventually_within, exec, lines, pod,
-    processes, rest::name,
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
 };
-use futures::stream::{StreamExt as _, TryStreamExt as _};
+
+use anyhow::Context as _;
+use belay_testkit::{Cluster, Part, Stage, eventually_within, processes, rest::name};
 use serde_json::{Value, json};
 
-const FANOUTS: &str = "/apis/apps.k8s.io/v1alpha1/namespaces/default/notifications";
-const PATIENCE: Duration = Duration::from_secs(300);
+use fleet::{
+    Incarnation, PATIENCE, SLOTS, begun, children, complete, counted, delivered_to, fan_out,
+    incarnations, items, let_end, member, run_all, runs,
+};
 
-/// Pods that append a line to a file of their own, and take a moment for it.
-async fn fleet(stage: &Stage, app: &str, count: usize, seconds: u32) -> anyhow::Result<()> {
-    let creations = (0..count).map(|number| {
-        let file = stage.file(&format!("{app}-{number}"));
-        let script = format!("echo $HOSTNAME >> {file}; sleep {seconds}");
-        let manifest = pod(&format!("{app}-{number}"))
-            .label("app", app)
-            .idle("main")
-            .notifier("mark", exec(["sh", "-c", &script]).timeout(120));
-        stage.create(manifest)
-    });
-    futures::stream::iter(creations)
-        .buffer_unordered(8)
-        .try_collect::<Vec<_>>()
-        .await?;
-    eventually_within(PATIENCE, "the fleet to run", async || {
-        let list = stage
-            .admin()
-            .get(&format!("{PODS}?labelSelector=app%3D{app}"))
-            .await?
-            .ok()?;
-        let running = items(&list)
-            .filter(|pod| pod["status"]["containerStatuses"][0]["ready"] == true)
-            .count();
-        Ok((running == count).then_some(()))
-    })
-    .await
-}
+#[path = "chaos/fleet.rs"]
+mod fleet;
 
-fn items(list: &Value) -> impl Iterator<Item = &Value> {
-    list["items"].as_array().into_iter().flatten()
-}
+const COUNT: usize = 100;
+/// More than the agent runs at once, fewer than there are: at any moment some run, some wait for a
+/// slot, and some have not been created.
+const PARALLELISM: usize = 20;
+const APP: &str = "fleet";
 
-async fn fan_out(admin: &Rest, app: &str, spec: Value) -> anyhow::Result<()> {
-    let mut object = json!({
-        "apiVersion": "apps.k8s.io/v1alpha1",
-        "kind": "Notification",
-        "metadata": {"name": app},
-        "spec": {
-            "selector": {"matchLabels": {"app": app}},
-            "notifier": "mark",
-            "policy": "PreExistingPods",
-            "deadlineSeconds": 280,
-        },
-    });
-    for (field, value) in spec.as_object().into_iter().flatten() {
-        object["spec"][field] = value.clone();
-    }
-    admin.post(FANOUTS, &object).await?.ok().map(drop)
-}
-
-/// The notifications of a fan-out, by the pod they are for.
-async fn children(admin: &Rest, app: &str) -> anyhow::Result<Vec<Value>> {
-    let list = admin.get(NOTIFICATIONS).await?.ok()?;
-    let of_app = format!("{app}-");
-    Ok(items(&list)
-        .filter(|child| {
-            child["spec"]["podName"]
-                .as_str()
-                .is_some_and(|pod| pod.starts_with(&of_app))
-        })
-        .cloned()
-        .collect())
-}
-
-/// Waits until that many handlers have begun, as their files tell.
-async fn begun(stage: &Stage, app: &str, count: usize, wanted: usize) -> anyhow::Result<()> {
-    eventually_within(PATIENCE, "handlers to begin", async || {
-        let begun = (0..count)
-            .filter(|number| lines(&stage.file(&format!("{app}-{number}"))) > 0)
-            .count();
-        Ok((begun >= wanted).then_some(()))
-    })
-    .await
-}
-
-/// Waits until the fan-out is complete; returns it.
-async fn complete(admin: &Rest, app: &str) -> anyhow::Result<Value> {
-    eventually_within(PATIENCE, "the fan-out to complete", async || {
-        let object = admin.get(&format!("{FANOUTS}/{app}")).await?.ok()?;
-        let done = object["status"]["completeTime"].is_string();
-        Ok(done.then_some(object))
-    })
-    .await
-}
-
-/// What a status says against what the pod's file says.
-fn told_the_truth(stage: &Stage, child: &Value) {
-    let pod = child["spec"]["podName"].as_str().unwrap_or_default();
-    let ran = lines(&stage.file(pod));
-    let container = &child["status"]["containers"][0];
-    let attempts = container["attempts"].as_u64().unwrap_or(0);
-    match child["status"]["state"].as_str() {
-        Some("Succeeded") => {
-            // An attempt that was claimed and never began is counted too.
-            assert!((1..=attempts).contains(&(ran as u64)), "{pod}: {child:#}");
-        }
-        Some("Failed") => {
-            let error = container["error"]["type"]
-                .as_str()
-                .or(child["status"]["error"]["type"].as_str());
-            let nothing_ran = matches!(
-                error,
-                Some("Expired" | "PodNotFound" | "PodTerminating" | "ContainerNotRunning")
-            );
-            assert!(!nothing_ran || ran == 0, "{pod}: {child:#}");
-        }
-        state => panic!("{pod} is {state:?}: {child:#}"),
-    }
-}
-
+/// One fleet, because a hundred pods take their time to start: first each part is killed, then the
+/// API server is away for a minute, then the leader of the two controllers stops.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fan_out_over_a_hundred_pods_survives_the_end_of_every_part() -> anyhow::Result<()> {
-    const COUNT: usize = 100;
     let Some(mut cluster) = Cluster::with_belay().await? else {
         return Ok(());
     };
     let stage = Stage::of(&cluster).await?;
-    fleet(&stage, "fleet", COUNT, 3).await?;
-    fan_out(stage.admin(), "fleet", json!({})).await?;
+    let notifiers = ["killed", "away", "taken"];
+    for notifier in notifiers {
+        let_end(&stage, notifier, 0)?;
+    }
+    let pods = (0..COUNT).map(|number| member(&stage, APP, &format!("{APP}-{number}"), &notifiers));
+    run_all(&stage, pods.collect()).await?;
+    let who = incarnations(&stage, APP).await?;
+    assert_eq!(who.len(), COUNT);
 
-    begun(&stage, "fleet", COUNT, 10).await?;
+    every_part_is_killed(&mut cluster, &stage).await?;
+    all_were_reached(&stage, "killed", &who).await?;
+    the_api_server_is_away_for_a_minute(&mut cluster, &stage).await?;
+    all_were_reached(&stage, "away", &who).await?;
+    once_each(&stage, "away");
+    the_leader_stops_and_comes_back(&cluster, &stage).await?;
+    all_were_reached(&stage, "taken", &who).await?;
+    once_each(&stage, "taken");
+    assert_eq!(incarnations(&stage, APP).await?, who, "nobody restarted");
+    Ok(())
+}
+
+/// Everybody is notified: every outcome is success, and true.
+async fn all_were_reached(
+    stage: &Stage,
+    notifier: &str,
+    who: &BTreeMap<String, Incarnation>,
+) -> anyhow::Result<()> {
+    let done = complete(stage.admin(), notifier).await?;
+    let children = children(stage.admin(), notifier).await?;
+    counted(&done, &children, COUNT);
+    for child in &children {
+        assert_eq!(child["status"]["state"], "Succeeded", "{child:#}");
+        let who = who
+            .get(fleet::pod_of(child))
+            .context("a pod of the fleet")?;
+        delivered_to(stage, notifier, child, who);
+    }
+    Ok(())
+}
+
+fn once_each(stage: &Stage, notifier: &str) {
+    for number in 0..COUNT {
+        let pod = format!("{APP}-{number}");
+        assert_eq!(runs(stage, notifier, &pod), 1, "{pod}");
+    }
+}
+
+/// Waits until as many have begun as can while `ended` may end, and checks that there is work left of
+/// every kind.
+async fn in_the_middle(stage: &Stage, notifier: &str, ended: usize) -> anyhow::Result<()> {
+    begun(stage, notifier, ended + SLOTS).await?;
+    let open = eventually_within(PATIENCE, "as many as may be open", async || {
+        let children = children(stage.admin(), notifier).await?;
+        Ok((unfinished(&children) == PARALLELISM).then_some(children))
+    })
+    .await?;
+    assert!(open.len() < COUNT, "all have been created already");
+    Ok(())
+}
+
+/// The next ones may go on in the moment in which the part dies, so that it dies at work.
+async fn every_part_is_killed(cluster: &mut Cluster, stage: &Stage) -> anyhow::Result<()> {
+    const STEP: usize = 14;
+    fan_out(stage, APP, "killed", PARALLELISM).await?;
+    in_the_middle(stage, "killed", 0).await?;
+    let_end(stage, "killed", STEP)?;
     cluster.kill9_role("belay agent")?;
-    begun(&stage, "fleet", COUNT, 25).await?;
+    in_the_middle(stage, "killed", STEP).await?;
+    let_end(stage, "killed", 2 * STEP)?;
     cluster.kill9_role("belay controller")?;
-    for (wanted, part) in [
-        (40, Part::Kubelet),
-        (55, Part::Containerd),
-        (70, Part::ApiServer),
-    ] {
-        begun(&stage, "fleet", COUNT, wanted).await?;
+    for (number, part) in (2..).zip([Part::Kubelet, Part::Containerd, Part::ApiServer]) {
+        in_the_middle(stage, "killed", number * STEP).await?;
+        let_end(stage, "killed", (number + 1) * STEP)?;
         cluster.kill9(part).await?;
         cluster.start_part(part)?;
     }
     cluster.api_server_ready().await?;
-
-    let done = complete(stage.admin(), "fleet").await?;
-    let children = children(stage.admin(), "fleet").await?;
-    assert_eq!(children.len(), COUNT, "one for each pod");
-    for child in &children {
-        told_the_truth(&stage, child);
-    }
-    let succeeded = children
-        .iter()
-        .filter(|child| child["status"]["state"] == "Succeeded")
-        .count();
-    assert_eq!(done["status"]["succeededCount"], succeeded, "{done:#}");
-    assert_eq!(
-        done["status"]["failedCount"].as_u64().unwrap_or(0),
-        (COUNT - succeeded) as u64,
-        "{done:#}"
-    );
-    let failed: Vec<_> = children
-        .iter()
-        .filter(|child| child["status"]["state"] != "Succeeded")
-        .collect();
-    assert!(failed.is_empty(), "all could be delivered: {failed:#?}");
-    Ok(())
+    in_the_middle(stage, "killed", 5 * STEP).await?;
+    let_end(stage, "killed", COUNT)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_api_server_that_is_away_for_a_minute_loses_nothing() -> anyhow::Result<()> {
-    const COUNT: usize = 24;
-    let Some(mut cluster) = Cluster::with_belay().await? else {
-        return Ok(());
-    };
-    let stage = Stage::of(&cluster).await?;
-    fleet(&stage, "away", COUNT, 2).await?;
-    fan_out(stage.admin(), "away", json!({})).await?;
-    begun(&stage, "away", COUNT, 8).await?;
+async fn the_api_server_is_away_for_a_minute(
+    cluster: &mut Cluster,
+    stage: &Stage,
+) -> anyhow::Result<()> {
+    fan_out(stage, APP, "away", PARALLELISM).await?;
+    in_the_middle(stage, "away", 0).await?;
     cluster.kill9(Part::ApiServer).await?;
+    // What ends now cannot be told to anybody for a minute.
+    let_end(stage, "away", COUNT / 2)?;
     tokio::time::sleep(Duration::from_secs(60)).await;
     cluster.start_part(Part::ApiServer)?;
     cluster.api_server_ready().await?;
-    let done = complete(stage.admin(), "away").await?;
-    assert_eq!(done["status"]["succeededCount"], COUNT, "{done:#}");
-    for child in children(stage.admin(), "away").await? {
-        told_the_truth(&stage, &child);
-        let pod = child["spec"]["podName"].as_str().unwrap_or_default();
-        assert_eq!(lines(&stage.file(pod)), 1, "{pod} ran once");
-    }
+    in_the_middle(stage, "away", COUNT / 2).await?;
+    let_end(stage, "away", COUNT)
+}
+
+async fn the_leader_stops_and_comes_back(cluster: &Cluster, stage: &Stage) -> anyhow::Result<()> {
+    let admin = stage.admin();
+    let lease = async || -> anyhow::Result<Value> {
+        let path = "/apis/coordination.k8s.io/v1/namespaces/belay-system/leases/belay-controller";
+        Ok(admin.get(path).await?.ok()?["spec"].clone())
+    };
+    let replicas = async || -> anyhow::Result<Vec<Value>> {
+        let component = "app.kubernetes.io%2Fcomponent%3Dcontroller";
+        let path = format!("/api/v1/namespaces/belay-system/pods?labelSelector={component}");
+        let list = admin.get(&path).await?.ok()?;
+        Ok(items(&list).cloned().collect())
+    };
+    // Both are there again after what was done to them, and one of them leads.
+    let (leader, before) = eventually_within(PATIENCE, "both controllers", async || {
+        let ready = |pod: &&Value| pod["status"]["containerStatuses"][0]["ready"] == true;
+        let all = replicas().await?;
+        let lease = lease().await?;
+        // An identity begins with the name of its pod.
+        let holder = lease["holderIdentity"].as_str().unwrap_or_default();
+        let leads = |pod: &&Value| holder.starts_with(name(pod));
+        let leader = all.iter().find(leads).map(|pod| name(pod).to_owned());
+        let both = all.iter().filter(ready).count() == 2;
+        Ok(leader.filter(|_| both).map(|leader| (leader, lease)))
+    })
+    .await?;
+
+    fan_out(stage, APP, "taken", PARALLELISM).await?;
+    in_the_middle(stage, "taken", 0).await?;
+    let process = process_of(cluster, "belay controller", &leader)?;
+    let begin = Instant::now();
+    processes::stop(process);
+    let_end(stage, "taken", COUNT / 2)?;
+    let after = eventually_within(PATIENCE, "the other to lead", async || {
+        let now = lease().await?;
+        let other = now["holderIdentity"] != before["holderIdentity"];
+        Ok((other && now["holderIdentity"] != "").then_some(now))
+    })
+    .await?;
+    println!(
+        "taken over after {:?}; the lease is for {} s",
+        begin.elapsed(),
+        after["leaseDurationSeconds"]
+    );
+    let transitions = |lease: &Value| lease["leaseTransitions"].as_u64().unwrap_or(0);
+    assert_eq!(transitions(&after), transitions(&before) + 1);
+    in_the_middle(stage, "taken", COUNT / 2).await?;
+
+    // The first one wakes up with its work in its hands, while the second is at work.
+    processes::go_on(process);
+    let_end(stage, "taken", COUNT)?;
+    complete(admin, "taken").await?;
+    let path = format!("/api/v1/namespaces/belay-system/pods/{leader}/log");
+    eventually_within(PATIENCE, "the first to notice", async || {
+        let log = admin.get(&path).await?.text();
+        Ok(log.contains("leads no more").then_some(()))
+    })
+    .await?;
+    let end = lease().await?;
+    assert_eq!(end["holderIdentity"], after["holderIdentity"], "{end:#}");
+    assert_eq!(transitions(&end), transitions(&after), "{end:#}");
+    assert!(processes::is_alive(process), "it was not killed meanwhile");
+    let children = children(admin, "taken").await?;
+    assert_eq!(json!(children.len()), json!(COUNT), "one for each pod");
     Ok(())
 }
 
-/// Pods that go, come back under the same name, or restart while the fan-out is under way.
-#[tokio::test(flavor = "multi_thread")]
-async fn pods_that_go_and_come_back_are_other_pods() -> anyhow::Result<()> {
-    const COUNT: usize = 12;
-    let Some(cluster) = Cluster::with_belay().await? else {
-        return Ok(());
-    };
-    let stage = Stage::of(&cluster).await?;
-    let admin = stage.admin();
-    fleet(&stage, "moving", COUNT, 4).await?;
-    let uid = async |pod: &str| -> anyhow::Result<Value> {
-        let pod = admin.get(&format!("{PODS}/{pod}")).await?.ok()?;
-        Ok(pod["metadata"]["uid"].clone())
-    };
-    fan_out(admin, "moving", json!({"parallelism": 3})).await?;
-    begun(&stage, "moving", COUNT, 1).await?;
+fn unfinished(children: &[Value]) -> usize {
+    let open = |child: &&Value| matches!(child["status"]["state"].as_str(), None | Some("New"));
+    children.iter().filter(open).count()
+}
 
-    // Of those whose turn has not come: one is replaced, one evicted, one deleted.
-    let waiting: Vec<String> = (0..COUNT)
-        .map(|number| format!("moving-{number}"))
-        .filter(|pod| lines(&stage.file(pod)) == 0)
-        .collect();
-    let asked: Vec<String> = children(admin, "moving")
-        .await?
-        .iter()
-        .filter_map(|child| Some(child["spec"]["podName"].as_str()?.to_owned()))
-        .collect();
-    let mut waiting = waiting.into_iter().filter(|pod| !asked.contains(pod));
-    let mut next = || waiting.next().expect("most have not had their turn");
-    let (replaced, evicted, deleted) = (next(), next(), next());
-    let old = uid(&replaced).await?;
-    let now = json!({"gracePeriodSeconds": 0});
-    for pod in [&replaced, &deleted] {
-        admin
-            .delete_with(&format!("{PODS}/{pod}"), &now)
-            .await?
-            .ok()?;
-    }
-    let eviction = json!({
-        "apiVersion": "policy/v1", "kind": "Eviction",
-        "metadata": {"name": evicted}, "deleteOptions": now,
-    });
-    admin
-        .post(&format!("{PODS}/{evicted}/eviction"), &eviction)
-        .await?
-        .ok()?;
-    let script = format!("echo successor >> {}; true", stage.file(&replaced));
-    let successor = pod(&replaced)
-        .label("app", "moving")
-        .idle("main")
-        .notifier("mark", exec(["sh", "-c", &script]).timeout(120));
-    eventually_within(PATIENCE, "the name to be free", async || {
-        stage.create(successor.clone()).await.map(Some)
-    })
-    .await?;
-    admin.running(&replaced).await?;
-    assert_ne!(uid(&replaced).await?, old);
-
-    // Of those that run now: one's container ends in the middle of its handler.
-    let running = eventually_within(PATIENCE, "a handler that runs", async || {
-        Ok(children(admin, "moving").await?.into_iter().find(|child| {
-            let pod = child["spec"]["podName"].as_str().unwrap_or_default();
-            child["status"]["state"] == "New"
-                && lines(&stage.file(pod)) == 1
-                && ![&replaced, &evicted, &deleted].contains(&&pod.to_owned())
-        }))
-    })
-    .await?;
-    let interrupted = running["spec"]["podName"]
-        .as_str()
-        .unwrap_or_default()
-        .to_owned();
-    let first = processes::with_environment(&format!("HOSTNAME={interrupted}"))
+/// The process of a role that runs in the pod of this name.
+fn process_of(cluster: &Cluster, command: &str, pod: &str) -> anyhow::Result<u32> {
+    let of_pod = processes::with_environment(&format!("HOSTNAME={pod}"));
+    let found = of_pod
         .into_iter()
-        .find(|process| processes::is_first_in_namespace(process.pid));
-    processes::kill(first.expect("the container runs").pid);
-
-    let done = complete(admin, "moving").await?;
-    let children = children(admin, "moving").await?;
-    for child in &children {
-        let pod = child["spec"]["podName"].as_str().unwrap_or_default();
-        let state = child["status"]["state"].as_str().unwrap_or_default();
-        if [&replaced, &evicted, &deleted].contains(&&pod.to_owned()) {
-            assert_eq!(state, "Failed", "{pod}: {child:#}");
-            assert_eq!(lines(&stage.file(pod)), 0, "nothing ran in {pod}");
-        } else if pod == interrupted {
-            assert_eq!(state, "Failed", "{pod}: {child:#}");
-            let error = &child["status"]["containers"][0]["error"]["type"];
-            assert_eq!(error, "ContainerRestarted", "{child:#}");
-        } else {
-            assert_eq!(state, "Succeeded", "{pod}: {child:#}");
-            assert_eq!(lines(&stage.file(pod)), 1, "{pod} ran once");
-        }
-    }
-    let failed = children
-        .iter()
-        .filter(|child| child["status"]["state"] == "Failed")
-        .count();
-    assert_eq!(done["status"]["failedCount"], failed, "{done:#}");
-    assert_eq!(done["status"]["succeededCount"], children.len() - failed);
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn of_two_controllers_one_acts_and_the_other_takes_over() -> anyhow::Result<()> {
-    let Some(cluster) = Cluster::with_belay().await? else {
-        return Ok(());
-    };
-    let stage = Stage::of(&cluster).await?;
-    let admin = stage.admin();
-    fleet(&stage, "taken", 1, 0).await?;
-    let lease = "/apis/coordination.k8s.io/v1/namespaces/belay-system/leases/belay-controller";
-    let holder = async || -> anyhow::Result<String> {
-        let lease = admin.get(lease).await?.ok()?;
-        let holder = lease["spec"]["holderIdentity"].as_str();
-        Ok(holder.unwrap_or_default().to_owned())
-    };
-    let first = holder().await?;
-    let pods = "/api/v1/namespaces/belay-system/pods";
-    let replicas = admin
-        .get(&format!(
-            "{pods}?labelSelector=app.kubernetes.io%2Fcomponent%3Dcontroller"
-        ))
-        .await?
-        .ok()?;
-    assert_eq!(items(&replicas).count(), 2, "{replicas:#}");
-    let leader = items(&replicas)
-        .find(|pod| first.starts_with(name(pod)))
-        .map(|pod| name(pod).to_owned());
-    let leader = leader.unwrap_or_else(|| panic!("{first:?} is one of them"));
-
-    let begin = std::time::Instant::now();
-    admin
-        .delete_with(
-            &format!("{pods}/{leader}"),
-            &json!({"gracePeriodSeconds": 0}),
-        )
-        .await?
-        .ok()?;
-    eventually_within(PATIENCE, "another to act", async || {
-        let now = holder().await?;
-        Ok((!now.is_empty() && now != first).then_some(()))
-    })
-    .await?;
-    fan_out(admin, "taken", json!({})).await?;
-    let done = complete(admin, "taken").await?;
-    println!("taken over and delivered after {:?}", begin.elapsed());
-    assert_eq!(done["status"]["succeededCount"], 1, "{done:#}");
-    Ok(())
+        .filter(|process| process.command.contains(command))
+        .find(|process| cluster.contains(process.pid));
+    Ok(found
+        .with_context(|| format!("`{command}` does not run in {pod}"))?
+        .pid)
 }

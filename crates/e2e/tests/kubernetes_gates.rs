@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use belay_testkit::{
-    Cluster, FANOUTS, NOTIFICATIONS, Rest, Stage, exec, fanout, lines, notification, pod,
+    Cluster, FANOUTS, NOTIFICATIONS, PODS, Rest, Stage, exec, fanout, lines, notification, pod,
 };
 use http::Method;
 use serde_json::{Value, json};
@@ -50,6 +50,16 @@ async fn switch(cluster: &Cluster, on: bool) -> anyhow::Result<()> {
     .await
 }
 
+/// Which container runs in the pod, and how often it was restarted.
+fn incarnation(pod: &Value) -> (Value, Value) {
+    let status = &pod["status"]["containerStatuses"][0];
+    assert!(status["state"]["running"].is_object(), "{pod:#}");
+    (
+        status["containerID"].clone(),
+        status["restartCount"].clone(),
+    )
+}
+
 async fn state(admin: &Rest, name: &str) -> anyhow::Result<Value> {
     let object = admin.get(&format!("{NOTIFICATIONS}/{name}")).await?.ok()?;
     Ok(object["status"]["state"].clone())
@@ -76,13 +86,19 @@ async fn roles_act_only_while_their_gate_is_on_and_lose_nothing() -> anyhow::Res
             .idle("main")
             .notifier("count", count())
     };
-    stage.run(manifest("web")).await?;
+    let web = incarnation(&stage.run(manifest("web")).await?);
+    let untouched = async || -> anyhow::Result<()> {
+        let now = incarnation(&admin.get(&format!("{PODS}/web")).await?.ok()?);
+        assert_eq!(now, web, "the workload goes on as it was");
+        Ok(())
+    };
     let before = admin
         .notify(&notification("before", "web", "count").build())
         .await?;
     assert_eq!(before["status"]["state"], "Succeeded", "{before:#}");
 
     switch(&cluster, false).await?;
+    untouched().await?;
     let stored = admin.get(&format!("{NOTIFICATIONS}/before")).await?.ok()?;
     assert_eq!(stored["status"], before["status"], "what was stored stayed");
     stage.run(manifest("new")).await?;
@@ -105,6 +121,7 @@ async fn roles_act_only_while_their_gate_is_on_and_lose_nothing() -> anyhow::Res
     assert_eq!(lines(&runs), 1, "nothing ran");
 
     switch(&cluster, true).await?;
+    untouched().await?;
     for name in ["long", "new"] {
         let done = admin.finished(name).await?;
         assert_eq!(done["status"]["state"], "Succeeded", "{done:#}");
@@ -121,6 +138,7 @@ async fn roles_act_only_while_their_gate_is_on_and_lose_nothing() -> anyhow::Res
     assert_eq!(lines(&runs), 4, "each of them once");
 
     switch(&cluster, false).await?;
+    untouched().await?;
     let again = notification("again", "web", "count").deadline(3600).build();
     admin.post(NOTIFICATIONS, &again).await?.ok()?;
     a_while().await;

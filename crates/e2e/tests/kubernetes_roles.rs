@@ -140,6 +140,14 @@ async fn roles_refuse_a_cluster_without_policies_and_go_without_them_if_told() -
     let reload = come_of(admin, "reload").await?;
     assert_eq!(reload["state"], "Succeeded", "{reload:#}");
     assert_eq!(reload["containers"][0]["signal"], "SIGHUP");
+    eventually(
+        "the first process to say that it was signalled",
+        async || {
+            let log = admin.logs("web", "main").await?;
+            Ok(log.lines().any(|line| line == "hup").then_some(()))
+        },
+    )
+    .await?;
 
     // What nobody can do is settled by the controller, at once.
     let nobody = admin

@@ -1,7 +1,5 @@
 //! `cargo xtask bench`: builds for release and lets the measuring program write its page.
 
-use std::process::Command;
-
 use anyhow::Context;
 
 use crate::{parts, workspace};
@@ -16,7 +14,7 @@ pub(crate) fn run(only: Option<&str>) -> anyhow::Result<()> {
         Vec::new()
     });
     let cargo = |arguments: &[&str]| -> anyhow::Result<()> {
-        let status = Command::new(workspace::cargo())
+        let status = workspace::cargo()
             .current_dir(&root)
             .args(arguments)
             .envs(environment.iter().map(|(name, value)| (name, value)))

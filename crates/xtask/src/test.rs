@@ -3,7 +3,7 @@
 use std::{
     io::{BufRead, BufReader},
     path::PathBuf,
-    process::{Command, Stdio},
+    process::Stdio,
 };
 
 use anyhow::Context;
@@ -36,7 +36,7 @@ pub(crate) fn run(kubernetes: bool, chosen: &[String]) -> anyhow::Result<()> {
     } else {
         None
     };
-    let mut cargo = Command::new(workspace::cargo());
+    let mut cargo = workspace::cargo();
     cargo
         .current_dir(workspace::root()?)
         .args(["test", "--no-fail-fast"]);
@@ -89,7 +89,7 @@ pub(crate) fn run(kubernetes: bool, chosen: &[String]) -> anyhow::Result<()> {
 /// Builds all test binaries, and with them the program itself, whose own tests need it. End-to-end
 /// tests use that one rather than building it once more with its own set of features.
 fn build() -> anyhow::Result<PathBuf> {
-    let status = Command::new(workspace::cargo())
+    let status = workspace::cargo()
         .current_dir(workspace::root()?)
         .args(["test", "--workspace", "--no-run"])
         .status()

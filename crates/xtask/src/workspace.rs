@@ -1,6 +1,6 @@
 //! Where things are: the source tree, the cache outside of it, the cargo that called us.
 
-use std::{env, ffi::OsString, path::PathBuf, process::Command};
+use std::{env, path::PathBuf, process::Command};
 
 use anyhow::Context;
 
@@ -26,7 +26,7 @@ pub(crate) fn cache() -> anyhow::Result<PathBuf> {
 
 /// Where cargo puts what it builds, whoever decided that.
 pub(crate) fn target_dir() -> anyhow::Result<PathBuf> {
-    let output = Command::new(cargo())
+    let output = cargo()
         .current_dir(root()?)
         .args(["metadata", "--no-deps", "--format-version", "1"])
         .output()
@@ -39,6 +39,19 @@ pub(crate) fn target_dir() -> anyhow::Result<PathBuf> {
 }
 
 /// The cargo that runs us, so that the toolchain stays the same.
-pub(crate) fn cargo() -> OsString {
-    env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+///
+/// What cargo says about xtask itself is taken out of its environment: build scripts that look at
+/// it would run again, and most of the tree be compiled again, each time the one who asks changes.
+pub(crate) fn cargo() -> Command {
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    for (name, _) in env::vars_os() {
+        let own = ["CARGO_PKG_", "CARGO_MANIFEST_"];
+        if name
+            .to_str()
+            .is_some_and(|name| own.iter().any(|prefix| name.starts_with(prefix)))
+        {
+            cargo.env_remove(name);
+        }
+    }
+    cargo
 }

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use belay_api::pod::{Container, NOTIFIERS_ANNOTATION, Pod};
+use belay_api::pod::{Container, NOTIFIERS_ANNOTATION, Pod, PodSpec};
 use futures::stream::StreamExt as _;
 use jiff::Timestamp;
 use kube::runtime::WatchStreamExt as _;
@@ -21,8 +21,8 @@ pub(crate) struct ApiCopy {
     pub(crate) annotation: Option<String>,
     /// When it was asked to end.
     pub(crate) deleted: Option<Timestamp>,
-    /// The containers that run as long as the pod does, with their ports: only they can be notified.
-    pub(crate) containers: Vec<Container>,
+    /// The containers with their ports, and what else the rules for notifiers ask about.
+    pub(crate) spec: PodSpec,
     /// Address of the node, for a pod on the host's network.
     pub(crate) host: Option<String>,
 }
@@ -37,7 +37,12 @@ impl ApiCopy {
                 .and_then(|annotations| annotations.get(NOTIFIERS_ANNOTATION))
                 .cloned(),
             deleted: metadata.deletion_timestamp.as_ref().map(|time| time.0),
-            containers: pod.spec.long_running().map(reduced).collect(),
+            spec: PodSpec {
+                containers: pod.spec.containers.iter().map(reduced).collect(),
+                init_containers: pod.spec.init_containers.iter().map(reduced).collect(),
+                os: pod.spec.os.clone(),
+                ..PodSpec::default()
+            },
             host: pod
                 .status
                 .as_ref()
@@ -46,11 +51,13 @@ impl ApiCopy {
     }
 }
 
-/// What a notifier's probe may need of a container.
+/// What a notifier's probe may need of a container, and what tells a sidecar from the init
+/// containers that cannot be notified.
 fn reduced(container: &Container) -> Container {
     let ports = container.other.get_key_value("ports");
     Container {
         name: container.name.clone(),
+        restart_policy: container.restart_policy,
         other: ports
             .map(|(key, ports)| (key.clone(), ports.clone()))
             .into_iter()

@@ -1,10 +1,11 @@
 use std::collections::BTreeMap;
 
 use belay_action::ContainerId;
-use belay_core::delivery::Record;
+use belay_core::delivery::{Outlook, Record};
 use belay_runtime::RecordedContainer;
 
 use super::*;
+use crate::notifications::handler::{Handlers, outlook};
 
 const LOCK: &str = r#"{"main": [{"name": "lock", "handler": {"signal": "SIGHUP"}}]}"#;
 
@@ -53,7 +54,11 @@ fn copy(annotation: Option<&str>, deleted: bool) -> ApiCopy {
     ApiCopy {
         annotation: annotation.map(str::to_owned),
         deleted: deleted.then_some(jiff::Timestamp::UNIX_EPOCH),
-        containers: ["main", "late"].map(container).into(),
+        spec: belay_api::pod::PodSpec {
+            containers: ["main", "late"].map(container).into(),
+            init_containers: vec![container("setup")],
+            ..Default::default()
+        },
         host: Some("10.0.0.7".into()),
     }
 }
@@ -112,9 +117,40 @@ fn the_view_has_the_recorded_notifiers_and_the_containers_that_run_now() {
     let Found::Pod(view) = found else {
         panic!("{found:?}");
     };
-    assert!(view.pod.is_terminating() && view.pod.declares("lock"));
+    assert!(view.pod.is_terminating() && view.pod.declares("lock").unwrap());
     assert_eq!(view.running("main").unwrap().as_str(), "c1");
     assert_eq!(view.running("late"), None);
+}
+
+#[test]
+fn what_the_runtime_recorded_is_held_to_the_rules_for_notifiers() {
+    for (annotation, said) in [
+        ("rubbish", "[apps.k8s.io/notifiers]: must be a JSON object"),
+        (
+            r#"{"main": [{"name": "lock", "handler": {"signal": "HUP"}}]}"#,
+            "[main][0].handler.signal: unknown signal",
+        ),
+        (
+            r#"{"setup": [{"name": "lock", "handler": {"signal": "SIGHUP"}}]}"#,
+            "[setup]: Forbidden: may not be set for init containers",
+        ),
+        (
+            r#"{"mian": [{"name": "lock", "handler": {"signal": "SIGHUP"}}]}"#,
+            "[mian]: Not found",
+        ),
+    ] {
+        let copy = copy(Some(annotation), false);
+        let found = judge(&about(), Some(recorded(Some(annotation))), Some(&copy));
+        let Found::Pod(view) = &found else {
+            panic!("{found:?}");
+        };
+        let handlers = Handlers::of(&view.pod, &view.address, "lock");
+        let Outlook::Refuse(verdict) = outlook(&found, &handlers) else {
+            panic!("{annotation} is run");
+        };
+        assert_eq!(verdict.error_type(), Some("RuntimeError"));
+        assert!(verdict.message().contains(said), "{}", verdict.message());
+    }
 }
 
 #[test]

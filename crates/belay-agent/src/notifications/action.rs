@@ -1,12 +1,13 @@
 //! Starting, finding and following one container's action.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use belay_action::{
     Action, AttemptId, ContainerId, Disposition, ExecRequest, Found, OVERDUE, Report, Running,
     Target, TargetError,
 };
+use belay_core::clock::ServerMillis;
 use belay_core::delivery::{Outcome, Trace, Verdict};
 use belay_runtime::RuntimeError;
 use tokio_util::sync::CancellationToken;
@@ -125,12 +126,13 @@ pub(crate) async fn find(
     }
 }
 
-/// Starts an action and waits for its end.
+/// Starts an action, if that can be before the deadline, and waits for its end.
 pub(crate) async fn run(
     context: &Context,
     id: &ContainerId,
     attempt: &AttemptId,
     handler: &Handler,
+    deadline: ServerMillis,
     cancel: CancellationToken,
 ) -> Came {
     let target = match context.runtime.target(id).await {
@@ -143,8 +145,15 @@ pub(crate) async fn run(
         }
     };
     let came = match &handler.action {
-        Action::Exec { command } => exec(context, &target, command, attempt, handler, cancel).await,
-        Action::Signal(signal) => send(context, &target, *signal, handler.timeout).await,
+        Action::Exec { command } => {
+            let request = ExecRequest {
+                attempt: attempt.clone(),
+                command: command.clone(),
+                timeout: handler.timeout,
+            };
+            exec(context, &target, &request, handler, deadline, cancel).await
+        }
+        Action::Signal(signal) => send(context, &target, *signal, handler.timeout, deadline).await,
     };
     crash::at(crash::ENDED);
     came
@@ -153,17 +162,20 @@ pub(crate) async fn run(
 async fn exec(
     context: &Context,
     target: &Arc<dyn Target>,
-    command: &[String],
-    attempt: &AttemptId,
+    request: &ExecRequest,
     handler: &Handler,
+    deadline: ServerMillis,
     cancel: CancellationToken,
 ) -> Came {
-    let request = ExecRequest {
-        attempt: attempt.clone(),
-        command: command.to_vec(),
-        timeout: handler.timeout,
+    let attempt = &request.attempt;
+    let now = Instant::now();
+    let latest = now.checked_add(context.clock.until(deadline));
+    let started = match latest {
+        Some(latest) => target.start_before(request, latest).await,
+        // Further away than this clock can count.
+        None => target.start(request).await,
     };
-    match target.start(&request).await {
+    match started {
         Ok(running) => {
             crash::at(crash::STARTED);
             follow(context, target, running, attempt, Some(handler), cancel).await
@@ -171,6 +183,7 @@ async fn exec(
         Err(TargetError::NotRunning { .. } | TargetError::Restarted { .. }) => {
             Came::Refused(restarted())
         }
+        Err(TargetError::TooLate { .. }) => Came::Refused(Verdict::Expired),
         Err(error @ TargetError::Unsupported { .. }) => Came::Refused(Verdict::Runtime {
             message: error.to_string(),
         }),
@@ -284,6 +297,7 @@ async fn send(
     target: &Arc<dyn Target>,
     signal: belay_api::signal::Signal,
     timeout: Duration,
+    deadline: ServerMillis,
 ) -> Came {
     if !target.capabilities().signal {
         let message = format!(
@@ -303,6 +317,9 @@ async fn send(
             None
         }
     };
+    if context.clock.until(deadline).is_zero() {
+        return Came::Refused(Verdict::Expired);
+    }
     let started = wall_millis();
     let verdict = match tokio::time::timeout(timeout, target.signal(signal)).await {
         Ok(Ok(())) => Verdict::Succeeded,

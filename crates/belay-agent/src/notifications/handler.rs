@@ -10,6 +10,7 @@ use belay_action::probe::Probe;
 use belay_api::pod::{ContainerNotifier, NotifierAction, NotifierError, NotifierOutput, Pod};
 use belay_api::signal::Signal;
 use belay_core::delivery::{Entry, Outlook, Record, Verdict};
+use belay_core::resolve::unusable;
 
 use crate::lookup::Found;
 
@@ -32,7 +33,9 @@ impl Handlers {
     /// Reads them from a pod that is reached at `address`. What cannot be read, or cannot be done,
     /// is an error for all.
     pub(crate) fn of(pod: &Pod, address: &str, notifier: &str) -> Result<Self, String> {
-        let declarations = pod.declarations(notifier).map_err(|error| causes(&error))?;
+        let declarations = pod
+            .declarations(notifier)
+            .map_err(|error| unusable(pod.name(), &causes(&error)))?;
         let mut handlers = BTreeMap::new();
         for (container, declared) in declarations {
             let mut handler = handler(container, &declared)?;

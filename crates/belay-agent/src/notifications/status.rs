@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use belay_api::CONTROLLER;
 use belay_api::notification::{
     Condition, ContainerNotificationStatus, ErrorType, PodNotification, PodNotificationError,
     PodNotificationStatus, State,
@@ -13,6 +14,9 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::handler::Handlers;
+
+/// What `--executor=controller` does not promise.
+const WITHOUT_AGENT: &str = "run by the controller over pods/exec, without an agent on the node: a command that times out or is cancelled may go on running; when the connection breaks the outcome is not known (Interrupted) and nothing is repeated; signals cannot be sent; notifiers are those of the API's copy of the pod";
 
 /// Who writes, and in which form container IDs stand in a status.
 #[derive(Debug, Clone, Copy)]
@@ -84,7 +88,7 @@ impl Author<'_> {
         record: &Record,
         now: Timestamp,
     ) -> PodNotificationStatus {
-        PodNotificationStatus {
+        let mut status = PodNotificationStatus {
             state: State::New,
             executor: Some(self.executor.to_owned()),
             pod_uid: before
@@ -103,6 +107,25 @@ impl Author<'_> {
                 })
                 .collect(),
             ..before.clone()
+        };
+        self.guarantees(&mut status, now);
+        status
+    }
+
+    /// Says of a notification that no agent runs what is therefore not promised.
+    fn guarantees(&self, status: &mut PodNotificationStatus, now: Timestamp) {
+        let told = |it: &Condition| it.type_ == reasons::FULL_GUARANTEES;
+        if self.executor == CONTROLLER && !status.conditions.iter().any(told) {
+            put_condition(
+                &mut status.conditions,
+                condition(
+                    reasons::FULL_GUARANTEES,
+                    "False",
+                    reasons::NO_AGENT,
+                    WITHOUT_AGENT,
+                    now,
+                ),
+            );
         }
     }
 
@@ -139,6 +162,7 @@ impl Author<'_> {
                     .iter()
                     .map(|(name, entry)| self.container(name, entry, handlers, now))
                     .collect();
+                self.guarantees(&mut status, now);
                 if let Some(condition) = signal_handled(record, now) {
                     put_condition(&mut status.conditions, condition);
                 }

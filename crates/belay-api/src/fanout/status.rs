@@ -132,15 +132,18 @@ pub enum NotificationErrorType {
     TooManyPods,
     /// As many PodNotifications failed as `maxFailures` allows; the rest was not started.
     TooManyFailures,
+    /// The deadline passed before every pod had its turn; the rest was not started.
+    Expired,
 }
 
 impl NotificationErrorType {
     /// Every error type.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::InvalidParallelism,
         Self::InvalidSelector,
         Self::TooManyPods,
         Self::TooManyFailures,
+        Self::Expired,
     ];
 
     #[must_use]
@@ -150,6 +153,7 @@ impl NotificationErrorType {
             Self::InvalidSelector => "InvalidSelector",
             Self::TooManyPods => "TooManyPods",
             Self::TooManyFailures => "TooManyFailures",
+            Self::Expired => "Expired",
         }
     }
 }

@@ -173,12 +173,22 @@ pub enum NotifierError {
         "annotation apps.k8s.io/notifiers is not a JSON object from container name to list of notifiers"
     )]
     Annotation(#[source] serde_json::Error),
-    #[error("annotation apps.k8s.io/notifiers: unknown field {field:?}")]
-    UnknownField { field: String },
-    #[error(
-        "container {container:?} declares notifier {notifier:?} twice: in its field `notifiers` and in the annotation apps.k8s.io/notifiers"
-    )]
-    Twice { container: String, notifier: String },
+    #[error("annotation apps.k8s.io/notifiers: unknown field \"{container}[{index}].{field}\"")]
+    UnknownField {
+        container: String,
+        /// Which of the container's notifiers, from 0.
+        index: usize,
+        /// Path in the notifier.
+        field: String,
+    },
+    /// What a pod's notifiers annotation says breaks a rule.
+    #[error("{field}: {problem}")]
+    Invalid {
+        /// Path of the field in the pod.
+        field: String,
+        /// What is wrong there.
+        problem: String,
+    },
     #[error(
         "notifier {notifier:?} must have exactly one handler: `exec` with a command, or `signal`"
     )]
@@ -202,7 +212,9 @@ pub fn parse_annotation(text: &str) -> Result<NotifiersByContainer, NotifierErro
         for (i, notifier) in notifiers.iter().enumerate() {
             if let Some(field) = notifier.unknown_field(&raw.0[container][i]) {
                 return Err(NotifierError::UnknownField {
-                    field: format!("{container}[{i}].{field}"),
+                    container: container.clone(),
+                    index: i,
+                    field,
                 });
             }
         }
@@ -252,7 +264,7 @@ fn dropped(given: &Value, kept: &Value) -> Option<String> {
 }
 
 /// A map that refuses a container named twice, of which serde would silently keep the last.
-struct ContainerMap<T>(BTreeMap<String, T>);
+pub(super) struct ContainerMap<T>(pub(super) BTreeMap<String, T>);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for ContainerMap<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -12,7 +12,7 @@ use crate::fanout::{NotificationErrorType, PodSelectionPolicy};
 use crate::field::{Cursor, FieldError};
 use crate::gates::FeatureGates;
 use crate::metadata::not_negative;
-use crate::notification::{DEFAULT_DEADLINE_SECONDS, State};
+use crate::notification::State;
 
 /// How many there are of each.
 const COUNTS: [&str; 3] = ["targetCount", "succeededCount", "failedCount"];
@@ -28,10 +28,6 @@ impl Rules for NotificationRules {
         if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {
             set_default(spec, "policy", PodSelectionPolicy::default().as_str());
             set_default(spec, "parallelism", 0);
-            let deadline = spec.entry("deadlineSeconds").or_insert(Value::Null);
-            if deadline.is_null() {
-                *deadline = DEFAULT_DEADLINE_SECONDS.into();
-            }
         }
         if let Some(status) = object_at(object, "status") {
             set_default(status, "state", State::New.as_str());

@@ -94,6 +94,14 @@ impl Rules for PodRules {
     }
 }
 
+/// What is wrong with the notifiers annotation of a pod, and with what it and the containers' fields
+/// say together.
+pub(crate) fn annotation_errors(pod: &Value) -> Vec<FieldError> {
+    let mut errors = Errors::new();
+    notifiers::validate_annotation(&Cursor::new(pod), &mut errors);
+    errors
+}
+
 /// What holds for a pod whenever it is written.
 fn validate(pod: &Cursor<'_>, errors: &mut Errors) {
     spec::validate(&pod.get("spec"), errors);

@@ -79,6 +79,39 @@ fn every_resolution_has_its_status_and_what_failed_is_told() {
 }
 
 #[test]
+fn an_annotation_that_breaks_a_rule_fails_instead_of_declaring_nothing() {
+    for (annotation, said) in [
+        ("rubbish", "[apps.k8s.io/notifiers]: must be a JSON object"),
+        (
+            r#"{"main": [{"name": "lock", "handler": {"signal": "SIGHUPP"}}]}"#,
+            "[main][0].handler.signal: unknown signal \"SIGHUPP\"",
+        ),
+        // The notifier that was asked for is fine, another one is not.
+        (
+            r#"{"main": [{"name": "lock", "handler": {"signal": "SIGHUP"}},
+                         {"name": "b", "handler": {"signal": "SIGHUP"}, "timeoutSeconds": 0}]}"#,
+            "[main][1].timeoutSeconds: Invalid value: 0",
+        ),
+        (
+            r#"{"mian": [{"name": "lock", "handler": {"signal": "SIGHUP"}}]}"#,
+            "[mian]: Not found",
+        ),
+    ] {
+        let pod = pod(annotation, "Running");
+        let settled = settled(&object(&json!({})), Some(&pod), Timestamp::UNIX_EPOCH);
+        assert_eq!(settled.outcome, "RuntimeError", "{annotation}");
+        let error = settled.status.error.unwrap();
+        assert_eq!(error.type_, ErrorType::RuntimeError);
+        let message = error.message;
+        assert!(
+            message.contains(said) && message.contains("nothing was run"),
+            "{message}"
+        );
+        assert_eq!(settled.warning.unwrap().0, "RuntimeError");
+    }
+}
+
+#[test]
 fn each_is_under_way_once_at_a_time() {
     let mut queue = Queue::default();
     queue.add(object(&json!({})));
@@ -92,8 +125,11 @@ fn each_is_under_way_once_at_a_time() {
 }
 
 /// The notification and the pod that the server holds, and the conflict that the next write meets.
+#[derive(Default)]
 struct Script {
     object: Value,
+    /// The Notification that it belongs to.
+    owner: Option<Value>,
     pod: Option<Value>,
     /// Taken by the next write, which finds this object and a conflict.
     meanwhile: Option<Value>,
@@ -138,6 +174,9 @@ fn server(script: Script) -> (Client, mpsc::UnboundedReceiver<(String, Value)>) 
                     reply(200, &list)
                 } else if path.ends_with("/podnotifications/pn") {
                     reply(200, &script.object)
+                } else if path.ends_with("/notifications/n") {
+                    let owner = script.owner.as_ref();
+                    owner.map_or_else(|| refusal(404), |owner| reply(200, owner))
                 } else {
                     script
                         .pod
@@ -169,7 +208,7 @@ async fn a_new_one_gets_its_node_and_pod_in_a_write_conditional_on_what_was_seen
     let (client, mut seen) = server(Script {
         object: wire(&json!({"state": "New"}), "7"),
         pod: serde_json::to_value(pod(LOCK, "Running")).ok(),
-        meanwhile: None,
+        ..Script::default()
     });
     let stop = CancellationToken::new();
     let task = tokio::spawn(run(Controllers::new(client), stop.clone()));
@@ -189,7 +228,7 @@ async fn a_missing_pod_ends_it_with_a_warning() {
     let (client, mut seen) = server(Script {
         object: wire(&json!({"state": "New"}), "7"),
         pod: None,
-        meanwhile: None,
+        ..Script::default()
     });
     let stop = CancellationToken::new();
     let controllers = Controllers::new(client);
@@ -223,9 +262,11 @@ async fn one_that_changed_meanwhile_is_looked_at_afresh_and_left_if_it_is_settle
             object: wire(&json!({"state": "New"}), "7"),
             pod: serde_json::to_value(pod(LOCK, "Running")).ok(),
             meanwhile: Some(meanwhile),
+            ..Script::default()
         });
         let controllers = Controllers::new(client);
-        let uid = settle(&controllers, object(&json!({}))).await;
+        let owners = Owners::default();
+        let uid = settle(&controllers, &owners, object(&json!({})), Instant::now()).await;
         assert_eq!(uid, "u");
         drop(controllers);
         let mut versions = Vec::new();
@@ -239,4 +280,69 @@ async fn one_that_changed_meanwhile_is_looked_at_afresh_and_left_if_it_is_settle
             .collect();
         assert_eq!(versions, expected);
     }
+}
+
+#[tokio::test]
+async fn a_child_is_assigned_only_if_its_notification_was_there_after_it() {
+    let owner = |metadata: &Value| {
+        let mut owner = json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
+            "metadata": {"name": "n", "namespace": "ns"}});
+        for (field, value) in metadata.as_object().unwrap() {
+            owner["metadata"][field] = value.clone();
+        }
+        Some(owner)
+    };
+    let going = json!({"uid": "n1", "deletionTimestamp": "2026-01-01T00:00:00Z"});
+    for (owner, assigned) in [
+        (owner(&json!({"uid": "n1"})), true),
+        (owner(&json!({"uid": "its successor"})), false),
+        (owner(&going), false),
+        (None, false),
+    ] {
+        let mut child = object(&json!({}));
+        child.metadata.owner_references = serde_json::from_value(json!([{"kind": "Notification",
+            "apiVersion": "apps.k8s.io/v1alpha1", "name": "n", "uid": "n1", "controller": true}]))
+        .unwrap();
+        let (client, mut seen) = server(Script {
+            object: serde_json::to_value(&child).unwrap(),
+            pod: serde_json::to_value(pod(LOCK, "Running")).ok(),
+            owner: owner.clone(),
+            ..Script::default()
+        });
+        let (controllers, owners) = (Controllers::new(client), Owners::default());
+        settle(&controllers, &owners, child, Instant::now()).await;
+        let (_, body) = seen.recv().await.unwrap();
+        let error = &body["status"]["error"]["type"];
+        if assigned {
+            assert_eq!(body["status"]["nodeName"], "n1", "{owner:?}");
+        } else {
+            assert_eq!(error, "Cancelled", "{owner:?}: {body}");
+            assert_eq!(body["status"]["nodeName"], Value::Null);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_question_for_a_notification_is_good_for_the_children_seen_before_it() {
+    let mut child = object(&json!({}));
+    child.metadata.owner_references = serde_json::from_value(json!([{"kind": "Notification",
+        "apiVersion": "apps.k8s.io/v1alpha1", "name": "n", "uid": "n1", "controller": true}]))
+    .unwrap();
+    let there = json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
+        "metadata": {"name": "n", "namespace": "ns", "uid": "n1"}});
+    let (client, _seen) = server(Script {
+        owner: Some(there),
+        ..Script::default()
+    });
+    let controllers = Controllers::new(client);
+    let nowhere = Controllers::new(server(Script::default()).0);
+    let owners = Owners::default();
+    let before = Instant::now();
+    tokio::time::advance(Duration::from_millis(1)).await;
+    assert!(owners.alive(&controllers, &child, before).await.unwrap());
+    // It has gone since. Who was seen before the question is covered by its answer, nobody else.
+    let alive = owners.alive(&nowhere, &child, before).await.unwrap();
+    assert!(alive);
+    let alive = owners.alive(&nowhere, &child, Instant::now()).await;
+    assert!(!alive.unwrap());
 }

@@ -11,6 +11,7 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use belay_api::fanout::{Notification, PodSelectionPolicy};
+use belay_api::notification::State;
 use belay_api::reasons;
 use belay_api::selector::LabelSelector;
 use belay_core::fanout::{Target, child_name};
@@ -45,6 +46,13 @@ pub(super) struct Finished {
     pub(super) ttl: Option<Duration>,
 }
 
+/// A Notification that has just ended, and how long after its creation.
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub(super) state: State,
+    pub(super) took: Duration,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     entries: HashMap<String, Entry>,
@@ -60,8 +68,13 @@ pub(super) struct Ledger {
     ready: VecDeque<String>,
     /// Children to let go: namespace and name.
     releases: VecDeque<(String, String)>,
+    /// Children to delete: namespace and name.
+    collections: VecDeque<(String, String)>,
     ops: VecDeque<Op>,
     finished: Vec<Finished>,
+    ended: Vec<Ended>,
+    /// How many pods wait for their turn, of all Notifications.
+    pending: usize,
     timers: BTreeSet<(Instant, String)>,
     /// Something happened that only a fresh start explains.
     confused: bool,
@@ -84,8 +97,20 @@ impl Ledger {
         self.releases.pop_front()
     }
 
+    pub(super) fn next_collection(&mut self) -> Option<(String, String)> {
+        self.collections.pop_front()
+    }
+
     pub(super) fn take_finished(&mut self) -> Vec<Finished> {
         std::mem::take(&mut self.finished)
+    }
+
+    pub(super) fn take_ended(&mut self) -> Vec<Ended> {
+        std::mem::take(&mut self.ended)
+    }
+
+    pub(super) fn pending(&self) -> usize {
+        self.pending
     }
 
     pub(super) fn next_timer(&self) -> Option<Instant> {
@@ -112,6 +137,11 @@ impl Ledger {
             };
             active.queued = false;
             if active.held_off.is_some_and(|until| until > now) {
+                continue;
+            }
+            if active.check_time(Timestamp::now(), now).is_none() && active.fanout.ran_out_of_time()
+            {
+                self.timers.insert((now, uid));
                 continue;
             }
             if let Some(target) = active.fanout.start_next() {
@@ -157,6 +187,10 @@ impl Ledger {
             Creation::There(outcome) => {
                 active.accepted();
                 active.fanout.created(target, outcome);
+                let namespace = active.object.namespace().unwrap_or_default();
+                if !self.pods.may_exist(&namespace, &target.uid) {
+                    active.fanout.pod_gone(target);
+                }
             }
             Creation::Refused(why) => {
                 active.fanout.not_created(target);
@@ -260,6 +294,14 @@ impl Ledger {
             let mut object = active.object.clone();
             object.status = Some(active.written.clone());
             self.ops.push_back(Op::Tell(ending(&object)));
+            let created = object.creation_timestamp().map(|time| time.0);
+            let took = created.map(|created| Timestamp::now().duration_since(created));
+            self.ended.push(Ended {
+                state: object.state(),
+                took: took
+                    .and_then(|took| Duration::try_from(took).ok())
+                    .unwrap_or_default(),
+            });
             info!(namespace, name, state = %object.state(), "notification ended");
             self.finish(&object);
             self.end(uid);
@@ -330,6 +372,7 @@ impl Ledger {
     /// being deleted may go.
     fn end(&mut self, uid: &str) {
         if let Some(Entry::Active(active)) = self.entries.insert(uid.to_owned(), Entry::Final) {
+            self.pending -= active.waiting;
             let namespace = active.object.namespace().unwrap_or_default();
             let name = active.object.name_any();
             for pod_uid in active.fanout.leaving() {
@@ -371,6 +414,22 @@ impl Ledger {
         if active.loading {
             return;
         }
+        let waiting = active.fanout.waiting();
+        self.pending = self.pending - active.waiting + waiting;
+        active.waiting = waiting;
+        // Everybody who waits for a turn is looked after, and nobody else.
+        if active.fanout.waiting() > 0
+            && let Some(at) = active.check_time(Timestamp::now(), now)
+            && active.look_at.is_none_or(|known| known <= now)
+        {
+            active.look_at = Some(at);
+            self.timers.insert((at, uid.to_owned()));
+        }
+        for pod_uid in active.fanout.take_collectable() {
+            let child = child_name(&active.object.name_any(), uid, &pod_uid);
+            let namespace = active.object.namespace().unwrap_or_default();
+            self.collections.push_back((namespace, child));
+        }
         if active.may_create() && !active.queued {
             active.queued = true;
             self.ready.push_back(uid.to_owned());
@@ -396,7 +455,7 @@ fn ending(object: &Notification) -> Event {
             reasons::NOTIFICATION_FAILED,
             format!("{}: {}", error.type_, error.message),
         ),
-        (None, belay_api::notification::State::Failed) => (
+        (None, State::Failed) => (
             reasons::NOTIFICATION_FAILED,
             format!(
                 "{} of {} pods failed",

@@ -2,18 +2,24 @@
 //! is written into them.
 
 use std::num::NonZeroUsize;
+use std::time::Duration;
 
 use belay_api::fanout::{
     FINALIZER, MAX_TARGET_BYTES, MAX_TARGETS, Notification, NotificationError,
     NotificationErrorType, NotificationStatus, OWNER_LABEL, PodSelectionPolicy, Settled,
 };
-use belay_api::notification::{Condition, PodNotification, PodNotificationSpec, State};
+use belay_api::notification::{
+    Condition, DEFAULT_DEADLINE_SECONDS, PodNotification, PodNotificationSpec, State,
+};
 use belay_api::reasons;
 use belay_api::selector::LabelSelector;
 use belay_core::fanout::{self, Fanout, Memory, Outcome, Policy, Rule, Target, child_name};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::{Resource as _, ResourceExt as _};
+
+/// The shortest deadline of a child.
+const SHORTEST: Duration = Duration::from_secs(1);
 
 /// What the Notification asks for. A negative parallelism is [`selector`]'s to refuse.
 pub(super) fn rule(object: &Notification) -> Rule {
@@ -124,18 +130,35 @@ pub(super) fn status(
             .collect(),
         settled: (settled != Settled::default()).then_some(settled),
     };
-    if fanout.stopped() {
-        let (limit, left) = (memory.failed, fanout.waiting());
-        let message = format!("{limit} pods failed; {left} pods were not notified");
+    let left = fanout.waiting();
+    let stopped = if fanout.stopped() {
+        let message = format!(
+            "{} pods failed; {left} pods were not notified",
+            memory.failed
+        );
+        Some((
+            reasons::TOO_MANY_FAILURES,
+            NotificationErrorType::TooManyFailures,
+            message,
+        ))
+    } else if fanout.ran_out_of_time() {
+        let message = format!(
+            "{left} pods were not notified: their turn had not come within {} s of its creation",
+            object.spec.deadline_seconds.unwrap_or_default()
+        );
+        Some((reasons::EXPIRED, NotificationErrorType::Expired, message))
+    } else {
+        None
+    };
+    if let Some((reason, type_, message)) = stopped {
         set(
             &mut status,
             reasons::STOPPED,
             "True",
-            reasons::TOO_MANY_FAILURES,
+            reason,
             &message,
             &now,
         );
-        let type_ = NotificationErrorType::TooManyFailures;
         status.error.get_or_insert(NotificationError {
             type_,
             message,
@@ -210,8 +233,36 @@ fn set(
     }
 }
 
-/// The child of a pod.
-pub(super) fn child(object: &Notification, target: &Target) -> PodNotification {
+/// How long handlers of a Notification with a deadline of its own may still start; `None` for one
+/// that has none: with `AllPods` each child has the whole time.
+pub(super) fn time_left(object: &Notification, now: Timestamp) -> Option<Duration> {
+    let seconds = match object.spec.policy {
+        PodSelectionPolicy::PreExistingPods => object.spec.deadline_seconds?,
+        PodSelectionPolicy::AllPods => return None,
+    };
+    let created = object.creation_timestamp().map_or(now, |time| time.0);
+    let left =
+        SignedDuration::from_secs(seconds.into()).saturating_sub(now.duration_since(created));
+    Some(Duration::try_from(left).unwrap_or_default())
+}
+
+/// Whether so little time is left that no child can be given any of it: their deadlines are whole
+/// seconds.
+pub(super) fn is_expired(object: &Notification, now: Timestamp) -> bool {
+    time_left(object, now).is_some_and(|left| left < SHORTEST)
+}
+
+/// The child of a pod. It has what is left of the Notification's own time, where it has one.
+pub(super) fn child(object: &Notification, target: &Target, now: Timestamp) -> PodNotification {
+    let own = object
+        .spec
+        .deadline_seconds
+        .unwrap_or(DEFAULT_DEADLINE_SECONDS);
+    // What a child is given is cut, and so is the time of its creation: it ends no later than the
+    // Notification's own time.
+    let deadline_seconds = time_left(object, now).map_or(own, |left| {
+        i32::try_from(left.max(SHORTEST).as_secs()).unwrap_or(i32::MAX)
+    });
     let uid = object.uid().unwrap_or_default();
     let owner = OwnerReference {
         block_owner_deletion: Some(true),
@@ -221,7 +272,7 @@ pub(super) fn child(object: &Notification, target: &Target) -> PodNotification {
         &child_name(&object.name_any(), &uid, &target.uid),
         PodNotificationSpec {
             pod_uid: Some(target.uid.clone()),
-            deadline_seconds: object.spec.deadline_seconds,
+            deadline_seconds,
             ..PodNotificationSpec::new(&target.name, &object.spec.notifier)
         },
     );
@@ -244,9 +295,18 @@ pub(super) struct Child {
     pub(super) target: Target,
     pub(super) notifier: String,
     pub(super) outcome: Option<Outcome>,
+    /// Whether an executor has claimed it and not said how it ended.
+    pub(super) claimed: bool,
     pub(super) terminating: bool,
     /// Whether it waits for us to let it go.
     pub(super) held: bool,
+}
+
+/// Whether nothing of it runs, nor will: it has ended, or nobody has claimed it. That nobody does
+/// after this was read is the resource version's to see to.
+pub(super) fn is_at_rest(object: &PodNotification) -> bool {
+    let executor = object.status.as_ref().and_then(|s| s.executor.as_deref());
+    object.state().is_final() || executor.is_none_or(str::is_empty)
 }
 
 /// What is read of a PodNotification; `None` for one that is not a Notification's child.
@@ -274,6 +334,7 @@ pub(super) fn read(object: &PodNotification) -> Option<Child> {
             State::Succeeded => Some(Outcome::Succeeded),
             State::Failed => Some(Outcome::Failed),
         },
+        claimed: !is_at_rest(object),
         terminating: object.metadata.deletion_timestamp.is_some(),
         held: object.finalizers().iter().any(|name| name == FINALIZER),
     })

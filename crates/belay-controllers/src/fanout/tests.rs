@@ -28,6 +28,8 @@ struct Script {
     forgot: bool,
     /// Taken by the next write of the status, which then meets this object and a conflict.
     meanwhile: Option<Value>,
+    /// A child that is claimed as soon as somebody reads it by its name.
+    claimed_when_read: Option<String>,
     version: u64,
     log: Vec<String>,
 }
@@ -66,7 +68,8 @@ impl Script {
                     reply(200, &list(&children))
                 }
                 "/apis/apps.k8s.io/v1alpha1/notifications" => {
-                    reply(200, &list(std::slice::from_ref(&self.notification)))
+                    let there = (!self.notification.is_null()).then(|| self.notification.clone());
+                    reply(200, &list(there.as_slice()))
                 }
                 OWN => reply(200, &self.notification),
                 _ => self.show(path.rsplit('/').next().unwrap_or_default()),
@@ -78,15 +81,26 @@ impl Script {
         if method == Method::PUT {
             return self.write(body);
         }
+        if method == Method::PATCH {
+            let name = path.rsplit('/').next().unwrap_or_default();
+            self.log.push(format!("release {name}"));
+            assert_eq!(body["metadata"]["finalizers"], json!([]));
+            let child = self.children.remove(name);
+            return child.map_or_else(|| failure(404, "NotFound"), |child| reply(200, &child));
+        }
         reply(201, &body)
     }
 
     fn show(&mut self, name: &str) -> Response<Body> {
+        if self.claimed_when_read.take_if(|it| it == name).is_some() {
+            self.children.get_mut(name).unwrap()["status"]["executor"] = json!("node");
+        }
         let Some(child) = self.children.get(name).cloned() else {
             return failure(404, "NotFound");
         };
         // Who took the name of another's child gives it back after that was seen.
-        if child["spec"]["notifier"] != self.notification["spec"]["notifier"] {
+        let wanted = self.notification.pointer("/spec/notifier");
+        if wanted.is_some_and(|wanted| child["spec"]["notifier"] != *wanted) {
             self.children.remove(name);
         }
         reply(200, &child)
@@ -161,9 +175,31 @@ fn script(spec: &Value) -> Script {
     }
 }
 
-/// Runs the driver until the Notification is final. Watches say nothing: what the driver knows, it
-/// knows from lists and answers, and starts again to learn the rest.
+/// Runs the driver until the Notification is final.
 async fn run_to_the_end(script: Script) -> Script {
+    run_until(script, |script| {
+        let state = &script.notification["status"]["state"];
+        state == "Succeeded" || state == "Failed"
+    })
+    .await
+}
+
+/// Runs the driver until something holds of the server, which may be changed on the way. Watches say
+/// nothing: what the driver knows, it knows from lists and answers, and starts again to learn the
+/// rest.
+async fn run_until(script: Script, until: impl FnMut(&mut Script) -> bool) -> Script {
+    let run = |client, stop| run(Controllers::new(client), stop);
+    drive(run, script, until).await
+}
+
+async fn drive<R>(
+    run: impl Fn(Client, CancellationToken) -> R,
+    script: Script,
+    mut until: impl FnMut(&mut Script) -> bool,
+) -> Script
+where
+    R: Future<Output = ()> + Send + 'static,
+{
     let script = Arc::new(Mutex::new(script));
     let shared = Arc::clone(&script);
     let service = tower::service_fn(move |request: Request<Body>| {
@@ -190,14 +226,19 @@ async fn run_to_the_end(script: Script) -> Script {
         // By the paused clock, which runs as fast as there is nothing to do.
         let late = started.elapsed() > Duration::from_secs(3600);
         assert!(!late, "{:?}", script.lock().unwrap().log);
-        let state = script.lock().unwrap().notification["status"]["state"].clone();
-        if state == "Succeeded" || state == "Failed" {
+        if until(&mut script.lock().unwrap()) {
             break;
         }
     }
     stop.cancel();
     task.await.unwrap();
     std::mem::take(&mut *script.lock().unwrap())
+}
+
+/// Ten seconds of the paused clock.
+fn for_a_while() -> impl FnMut(&mut Script) -> bool {
+    let until = Instant::now() + Duration::from_secs(10);
+    move |_| Instant::now() > until
 }
 
 fn created(script: &Script) -> Vec<&str> {
@@ -326,4 +367,123 @@ async fn a_negative_parallelism_and_a_selector_that_is_none_fail_at_once() {
         assert_eq!(done.notification["status"]["error"]["type"], error);
         assert!(done.children.is_empty());
     }
+}
+
+/// A child of pod `pod` that is being deleted and held.
+fn leaving(pod: &str, status: &Value) -> (String, Value) {
+    let name = belay_core::fanout::child_name("n", "u", &format!("u-{pod}"));
+    let (_, mut child) = forged(&name, "work");
+    child["spec"]["podName"] = json!(pod);
+    child["spec"]["podUID"] = json!(format!("u-{pod}"));
+    child["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:20Z");
+    child["metadata"]["finalizers"] = json!([belay_api::fanout::FINALIZER]);
+    child["status"] = status.clone();
+    (name, child)
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_its_notification_a_child_stays_until_its_handler_has_ended() {
+    let running = leaving("a", &json!({"state": "New", "executor": "node"}));
+    let (running_name, unclaimed) = (running.0.clone(), leaving("b", &json!({"state": "New"})));
+    let unclaimed_name = unclaimed.0.clone();
+    let mut script = script(&json!({}));
+    script.notification = Value::Null;
+    script.children.extend([running, unclaimed]);
+    // Long after the one that nobody claimed has been let go, the other is still there.
+    let mut done = run_until(script, for_a_while()).await;
+    assert!(done.log.contains(&format!("release {unclaimed_name}")));
+    assert!(done.children.contains_key(&running_name), "{:?}", done.log);
+
+    done.children.get_mut(&running_name).unwrap()["status"]["state"] = json!("Failed");
+    let done = run_until(done, |script| script.children.is_empty()).await;
+    assert!(done.log.contains(&format!("release {running_name}")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_child_that_is_claimed_before_it_is_let_go_stays() {
+    let (name, child) = leaving("a", &json!({"state": "New"}));
+    let mut script = script(&json!({}));
+    script.notification = Value::Null;
+    script.children.extend([(name.clone(), child)]);
+    script.claimed_when_read = Some(name.clone());
+    let done = run_until(script, for_a_while()).await;
+    assert_eq!(done.claimed_when_read, None, "it was about to be let go");
+    assert!(done.children.contains_key(&name), "{:?}", done.log);
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_the_gate_off_children_without_a_notification_go_and_nothing_else_happens() {
+    let (name, child) = leaving("a", &json!({"state": "New"}));
+    let mut alone = script(&json!({}));
+    alone.notification = Value::Null;
+    alone.children.extend([(name.clone(), child.clone())]);
+    let done = drive(idle::run, alone, |script| script.children.is_empty()).await;
+    assert_eq!(done.log, [format!("release {name}")]);
+
+    let mut held = script(&json!({}));
+    held.children.extend([(name.clone(), child)]);
+    let done = drive(idle::run, held, for_a_while()).await;
+    assert!(done.log.is_empty(), "{:?}", done.log);
+    assert!(done.children.contains_key(&name), "it is not counted");
+}
+
+/// A Notification that was created so many seconds ago.
+fn of_age(seconds: i64, spec: &Value) -> Script {
+    let mut script = script(spec);
+    let created = Timestamp::now() - jiff::SignedDuration::from_secs(seconds);
+    let created = Timestamp::from_second(created.as_second()).unwrap();
+    script.notification["metadata"]["creationTimestamp"] = json!(created.to_string());
+    script
+}
+
+fn deadlines(script: &Script) -> Vec<i64> {
+    let children = script.children.values();
+    children
+        .map(|child| child["spec"]["deadlineSeconds"].as_i64().unwrap())
+        .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_child_has_what_is_left_of_the_notifications_time_or_the_whole_where_it_has_none() {
+    let done = run_to_the_end(of_age(500, &json!({"deadlineSeconds": 1000}))).await;
+    for seconds in deadlines(&done) {
+        assert!((400..=500).contains(&seconds), "{seconds}");
+    }
+    let done = run_to_the_end(of_age(500, &json!({}))).await;
+    assert_eq!(deadlines(&done), [60, 60]);
+    let all = of_age(500, &json!({"deadlineSeconds": 100, "policy": "AllPods"}));
+    let done = run_until(all, |script| script.children.len() == 2).await;
+    assert_eq!(deadlines(&done), [100, 100]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_its_time_is_over_nobody_is_notified_any_more_and_it_fails() {
+    let done = run_to_the_end(of_age(500, &json!({"deadlineSeconds": 500}))).await;
+    assert!(created(&done).is_empty(), "{:?}", done.log);
+    let status = &done.notification["status"];
+    assert_eq!(
+        (&status["state"], &status["error"]["type"]),
+        (&json!("Failed"), &json!("Expired"))
+    );
+    assert_eq!(status["pending"], json!(["a/u-a", "b/u-b"]));
+    assert_eq!(status["targetCount"], 2);
+    let stopped = status["conditions"].as_array().unwrap();
+    let stopped = stopped
+        .iter()
+        .find(|condition| condition["type"] == "Stopped");
+    assert_eq!(stopped.unwrap()["reason"], "Expired", "{status}");
+
+    // Those who had their turn before a restart count, the others do not get one.
+    let mut begun = of_age(500, &json!({"deadlineSeconds": 500}));
+    begun.notification["status"] = json!({"state": "New", "startTime": "2026-01-01T00:00:10Z",
+        "targetCount": 2, "pending": ["b/u-b"]});
+    let own = belay_core::fanout::child_name("n", "u", "u-a");
+    begun.children.extend([forged(&own, "work")]);
+    let done = run_to_the_end(begun).await;
+    assert!(created(&done).is_empty(), "{:?}", done.log);
+    let status = &done.notification["status"];
+    assert_eq!(
+        (&status["succeededCount"], &status["state"]),
+        (&json!(1), &json!("Failed"))
+    );
 }

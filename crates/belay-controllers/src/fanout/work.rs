@@ -6,6 +6,7 @@ use belay_api::fanout::{FINALIZER, Notification, NotificationStatus};
 use belay_api::notification::PodNotification;
 use belay_api::selector::LabelSelector;
 use belay_core::fanout::{Outcome, Target};
+use jiff::Timestamp;
 use kube::api::{
     Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, VersionMatch,
 };
@@ -114,7 +115,7 @@ async fn select(
 /// nobody knows whether the child exists, its place is taken.
 pub(super) async fn create(client: Client, object: Notification, target: Target) -> Done {
     let uid = object.uid().unwrap_or_default();
-    let child = record::child(&object, &target);
+    let child = record::child(&object, &target, Timestamp::now());
     let api = children(&client, &object.namespace().unwrap_or_default());
     let creation = match api.create(&PostParams::default(), &child).await {
         Ok(made) => Creation::There(record::read(&made).and_then(|made| made.outcome)),
@@ -186,10 +187,24 @@ pub(super) async fn write(
     Done::Written(uid, Box::new(writing))
 }
 
-/// Lets a child go: takes our finalizer away. Tried until it is done.
-pub(super) async fn release(client: Client, namespace: String, name: String) -> Done {
+/// Whether the end of what was claimed is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Patience {
+    /// It is: a child that is claimed stays, and its end, when it comes, is told by the watch.
+    UntilAtRest,
+    /// It has been, for as long as a lost executor is waited for.
+    Over,
+}
+
+/// Lets a child go: takes our finalizer away. Tried until it is done, or not to be done.
+pub(super) async fn release(
+    client: Client,
+    namespace: String,
+    name: String,
+    patience: Patience,
+) -> Done {
     let api = children(&client, &namespace);
-    while let Err(error) = try_release(&api, &name).await {
+    while let Err(error) = try_release(&api, &name, patience).await {
         if !matches!(&error, kube::Error::Api(status) if status.code == 409) {
             warn!(namespace, name, %error, "cannot let it go; trying again");
             tokio::time::sleep(RETRY).await;
@@ -198,7 +213,11 @@ pub(super) async fn release(client: Client, namespace: String, name: String) -> 
     Done::Quietly
 }
 
-async fn try_release(api: &Api<PodNotification>, name: &str) -> kube::Result<()> {
+async fn try_release(
+    api: &Api<PodNotification>,
+    name: &str,
+    patience: Patience,
+) -> kube::Result<()> {
     let Some(child) = api.get_opt(name).await? else {
         return Ok(());
     };
@@ -207,9 +226,14 @@ async fn try_release(api: &Api<PodNotification>, name: &str) -> kube::Result<()>
         .iter()
         .filter(|finalizer| *finalizer != FINALIZER)
         .collect();
-    if rest.len() == child.finalizers().len() || child.metadata.deletion_timestamp.is_none() {
+    let waits = patience == Patience::UntilAtRest && !record::is_at_rest(&child);
+    if rest.len() == child.finalizers().len()
+        || child.metadata.deletion_timestamp.is_none()
+        || waits
+    {
         return Ok(());
     }
+    // A claim that is written meanwhile is a conflict, and keeps it.
     let patch = json!({"metadata": {
         "finalizers": rest, "resourceVersion": child.resource_version(),
     }});
@@ -219,6 +243,22 @@ async fn try_release(api: &Api<PodNotification>, name: &str) -> kube::Result<()>
     {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
         result => result.map(|_| ()),
+    }
+}
+
+/// Deletes a child that has ended and whose pod is gone. It goes when it is counted. Tried until it
+/// is done.
+pub(super) async fn discard(client: Client, namespace: String, name: String) -> Done {
+    let api = children(&client, &namespace);
+    loop {
+        match api.delete(&name, &DeleteParams::default()).await {
+            Ok(_) => return Done::Quietly,
+            Err(kube::Error::Api(status)) if status.code == 404 => return Done::Quietly,
+            Err(error) => {
+                warn!(namespace, name, %error, "cannot be collected; trying again");
+                tokio::time::sleep(RETRY).await;
+            }
+        }
     }
 }
 

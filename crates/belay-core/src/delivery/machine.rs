@@ -396,6 +396,8 @@ impl Delivery {
                         Verdict::ContainerRestarted { .. } => Verdict::ContainerRestarted {
                             may_have_run: attempt > 1,
                         },
+                        // An earlier attempt was lost, so the handler may have run.
+                        Verdict::Expired if attempt > 1 => Verdict::Interrupted,
                         other => other,
                     };
                     self.unstarted(&container, verdict, now, out);

@@ -506,3 +506,24 @@ fn a_claim_of_an_earlier_process_that_lands_late_is_taken_over() {
         }]
     );
 }
+
+#[test]
+fn a_start_that_the_runtime_finds_too_late_is_expired_unless_an_earlier_one_may_have_run() {
+    let too_late = |attempt| Event::Refused {
+        container: "a".into(),
+        attempt,
+        verdict: Verdict::Expired,
+    };
+    let (_, effects) = running(true).next(too_late(1), DEADLINE);
+    assert_eq!(verdict_of(&effects), Some(Verdict::Expired));
+
+    let (delivery, effects) = running(true).next(found(1, Trace::Lost, true), 1);
+    assert!(matches!(&effects[..], [Effect::Journal { seq: 2, .. }]));
+    let (delivery, _) = delivery.next(Event::Journalled { seq: 2 }, 1);
+    let slot = Event::Slot {
+        container: "a".into(),
+    };
+    let (delivery, _) = delivery.next(slot, 1);
+    let (_, effects) = delivery.next(too_late(2), DEADLINE);
+    assert_eq!(verdict_of(&effects), Some(Verdict::Interrupted));
+}

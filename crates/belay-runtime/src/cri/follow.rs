@@ -12,7 +12,7 @@
 
 use std::pin::pin;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use belay_action::{AttemptId, ExecRequest, Report, TargetError};
 use belay_shim::clock::{Boot, Wall};
@@ -70,8 +70,13 @@ pub(crate) struct Exec {
 }
 
 impl Exec {
-    /// Starts it. When this fails and has left traces, those tell what became of it.
-    pub(crate) async fn begin(&self, request: &ExecRequest) -> Result<Begun, TargetError> {
+    /// Starts it, not after `latest`. When this fails and has left traces, those tell what became of
+    /// it.
+    pub(crate) async fn begin(
+        &self,
+        request: &ExecRequest,
+        latest: Option<Instant>,
+    ) -> Result<Begun, TargetError> {
         if let Some(message) = bad_command(&request.command) {
             let error = start_error(StartFailure::NotFound, message);
             return Ok(Begun::Over(start_report(&error)));
@@ -89,6 +94,8 @@ impl Exec {
             self.attempt.as_str(),
         );
         let _turn = self.container.turn().await;
+        // Others may have had their turn for long.
+        self.in_time(latest)?;
         if !self.make_traces().await? {
             return Err(TargetError::Exists {
                 attempt: self.attempt.clone(),
@@ -107,6 +114,11 @@ impl Exec {
         blocking(move || traces.write_starting(limit))
             .await
             .map_err(|error| failed("record the start of an exec")(error.into()))?;
+        // Making it may have taken as long as a call may take.
+        if let Err(late) = self.in_time(latest) {
+            self.erase().await;
+            return Err(late);
+        }
         let pid = match shared.client.start(&self.name).await {
             Ok(pid) => pid,
             Err(error) => return self.refused(error).await,
@@ -347,6 +359,15 @@ impl Exec {
         if let Err(error) = blocking(move || traces.remove()).await {
             warn!(attempt = %self.attempt, %error, "the traces of an exec cannot be removed");
         }
+    }
+
+    fn in_time(&self, latest: Option<Instant>) -> Result<(), TargetError> {
+        if latest.is_some_and(|latest| Instant::now() >= latest) {
+            return Err(TargetError::TooLate {
+                attempt: self.attempt.clone(),
+            });
+        }
+        Ok(())
     }
 
     fn not_running(&self) -> TargetError {

@@ -1,7 +1,7 @@
 //! One container of a CRI runtime, as something to act on.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use belay_action::{
@@ -73,6 +73,50 @@ impl CriTarget {
             Err(error) if error.is(Code::NotFound) => Ok(Sight::Unknown),
             Err(error) => Err(failed("look up an attempt")(error.into())),
         }
+    }
+
+    /// Starts a command, not after `latest`.
+    async fn launch(
+        &self,
+        request: &ExecRequest,
+        latest: Option<Instant>,
+    ) -> Result<Box<dyn Running>, TargetError> {
+        if !self.shared.tasks {
+            return Err(TargetError::Unsupported {
+                what: "run commands so that they can be found and killed: that needs containerd",
+            });
+        }
+        let attempt = &request.attempt;
+        let Some(under_way) = self.shared.attempts.begin(self.id(), attempt) else {
+            return Err(TargetError::Exists {
+                attempt: attempt.clone(),
+            });
+        };
+        let handle = under_way.attempt.handle();
+        let (tell, told) = oneshot::channel();
+        let (exec, request) = (self.exec(attempt), request.clone());
+        // In a task of its own: a start that its caller gives up goes on, and is followed.
+        tokio::spawn(async move {
+            match exec.begin(&request, latest).await {
+                Ok(Begun::Running(started)) => {
+                    under_way.running();
+                    let _ = tell.send(Ok(()));
+                    let end = exec.follow(&started, &under_way.attempt.kill).await;
+                    under_way.over(end);
+                }
+                Ok(Begun::Over(report)) => {
+                    under_way.over(End::Report(report));
+                    let _ = tell.send(Ok(()));
+                }
+                Err(error) => {
+                    under_way.over(End::NotStarted);
+                    let _ = tell.send(Err(error));
+                }
+            }
+        });
+        told.await
+            .unwrap_or_else(|_| Err(failed("start an exec")("the agent is ending".into())))?;
+        Ok(handle)
     }
 
     /// Looks an attempt up that nobody follows, with nobody else at it.
@@ -155,42 +199,15 @@ impl Target for CriTarget {
     }
 
     async fn start(&self, request: &ExecRequest) -> Result<Box<dyn Running>, TargetError> {
-        if !self.shared.tasks {
-            return Err(TargetError::Unsupported {
-                what: "run commands so that they can be found and killed: that needs containerd",
-            });
-        }
-        let attempt = &request.attempt;
-        let Some(under_way) = self.shared.attempts.begin(self.id(), attempt) else {
-            return Err(TargetError::Exists {
-                attempt: attempt.clone(),
-            });
-        };
-        let handle = under_way.attempt.handle();
-        let (tell, told) = oneshot::channel();
-        let (exec, request) = (self.exec(attempt), request.clone());
-        // In a task of its own: a start that its caller gives up goes on, and is followed.
-        tokio::spawn(async move {
-            match exec.begin(&request).await {
-                Ok(Begun::Running(started)) => {
-                    under_way.running();
-                    let _ = tell.send(Ok(()));
-                    let end = exec.follow(&started, &under_way.attempt.kill).await;
-                    under_way.over(end);
-                }
-                Ok(Begun::Over(report)) => {
-                    under_way.over(End::Report(report));
-                    let _ = tell.send(Ok(()));
-                }
-                Err(error) => {
-                    under_way.over(End::NotStarted);
-                    let _ = tell.send(Err(error));
-                }
-            }
-        });
-        told.await
-            .unwrap_or_else(|_| Err(failed("start an exec")("the agent is ending".into())))?;
-        Ok(handle)
+        self.launch(request, None).await
+    }
+
+    async fn start_before(
+        &self,
+        request: &ExecRequest,
+        latest: Instant,
+    ) -> Result<Box<dyn Running>, TargetError> {
+        self.launch(request, Some(latest)).await
     }
 
     async fn find(&self, attempt: &AttemptId) -> Result<Found, TargetError> {

@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use kube::Api;
 use kube::api::{AttachParams, AttachedProcess};
+use kube::client::UpgradeConnectionError;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::sync::watch;
 use tracing::debug;
@@ -20,6 +21,16 @@ use super::{Place, PodsExec};
 
 /// How long the end of the output may take once the status is there.
 const LAST_OUTPUT: Duration = Duration::from_secs(1);
+/// Pauses between questions that were not answered.
+const PAUSES: [Duration; 5] = [
+    Duration::from_millis(100),
+    Duration::from_millis(400),
+    Duration::from_secs(1),
+    Duration::from_secs(2),
+    Duration::from_secs(4),
+];
+/// Bad gateway, gateway timeout.
+const GATEWAY: [u16; 2] = [502, 504];
 /// What a cancelled command leaves.
 const LEFT: &str = "the handler itself, which pods/exec cannot kill";
 
@@ -78,6 +89,38 @@ impl Running for Unstarted {
     async fn cancel(&mut self) {}
 }
 
+/// Whether an error says that the server did not take the request. Only its own answer does, and only
+/// before it switched protocols: afterwards the command may run, and a gateway in between that gave
+/// up does not know what became of what it passed on.
+fn is_refusal(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => !GATEWAY.contains(&status.code),
+        kube::Error::UpgradeConnection(error) => {
+            matches!(error, UpgradeConnectionError::ProtocolSwitch(_))
+        }
+        _ => false,
+    }
+}
+
+/// Whether the incarnation still runs, asked a few times: an outcome that is known should not be given
+/// up because one question was not answered.
+async fn still_runs(runtime: &PodsExec, id: &ContainerId, place: &Place) -> bool {
+    let mut pauses = PAUSES.iter();
+    loop {
+        match (runtime.runs(id, place).await, pauses.next()) {
+            (Ok(runs), _) => return runs,
+            (Err(error), Some(pause)) => {
+                debug!(container = %id, %error, "asking again whether it runs");
+                tokio::time::sleep(*pause).await;
+            }
+            (Err(error), None) => {
+                debug!(container = %id, %error, "nobody can tell whether it runs");
+                return false;
+            }
+        }
+    }
+}
+
 /// Starts a command.
 ///
 /// # Errors
@@ -99,9 +142,7 @@ pub(super) async fn start(
     let started = Timestamp::now();
     let process = match api.exec(&place.pod, &request.command, &params).await {
         Ok(process) => process,
-        Err(error @ (kube::Error::Api(_) | kube::Error::UpgradeConnection(_))) => {
-            return Ok(unstarted(&error));
-        }
+        Err(error) if is_refusal(&error) => return Ok(unstarted(&error)),
         Err(error) => {
             return Err(TargetError::Runtime {
                 what: "start a command over pods/exec".to_owned(),
@@ -116,9 +157,8 @@ pub(super) async fn start(
     tokio::spawn(async move {
         let mut ended = follow(process, timeout, cancelled, started).await;
         // The command may have run in a successor: nobody can tell.
-        let same = runtime.runs(&id, &place).await;
-        if !matches!(same, Ok(true)) {
-            debug!(container = %id, ?same, "not the incarnation that runs after its command");
+        if !still_runs(&runtime, &id, &place).await {
+            debug!(container = %id, "not the incarnation that runs after its command");
             ended = End::Lost;
         }
         tell.send_replace(Some(ended));
@@ -283,6 +323,79 @@ mod tests {
             read(json!({"status": "Failure"})),
             Outcome::StartFailed { .. }
         ));
+    }
+
+    #[test]
+    fn only_an_answer_before_the_switch_says_that_nothing_runs() {
+        let api = |code: u16| {
+            kube::Error::Api(
+                kube::core::Status::failure("no", "x")
+                    .with_code(code)
+                    .boxed(),
+            )
+        };
+        let upgrade = kube::Error::UpgradeConnection;
+        for code in [400, 403, 404, 500, 503] {
+            assert!(is_refusal(&api(code)), "{code}");
+        }
+        assert!(is_refusal(&upgrade(
+            UpgradeConnectionError::ProtocolSwitch(http::StatusCode::OK)
+        )));
+        for code in GATEWAY {
+            assert!(!is_refusal(&api(code)), "{code}");
+        }
+        for after in [
+            UpgradeConnectionError::MissingUpgradeWebSocketHeader,
+            UpgradeConnectionError::MissingConnectionUpgradeHeader,
+            UpgradeConnectionError::SecWebSocketAcceptKeyMismatch,
+            UpgradeConnectionError::SecWebSocketProtocolMismatch,
+        ] {
+            assert!(!is_refusal(&upgrade(after)));
+        }
+        assert!(!is_refusal(&kube::Error::LinesCodecMaxLineLengthExceeded));
+    }
+
+    /// Asks a server that fails this many times before it answers.
+    async fn asked(failures: usize, running: &str) -> bool {
+        let pod = json!({
+            "metadata": {"name": "p", "uid": "u"}, "spec": {"containers": [{"name": "main"}]},
+            "status": {"containerStatuses": [{"name": "main", "containerID": format!("c://{running}"),
+                "restartCount": 0, "image": "", "imageID": "", "ready": true,
+                "state": {"running": {}}}]},
+        });
+        let left = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(failures));
+        let service = tower::service_fn(move |_: http::Request<kube::client::Body>| {
+            let (pod, left) = (pod.to_string(), std::sync::Arc::clone(&left));
+            async move {
+                use std::sync::atomic::Ordering::SeqCst;
+                if left
+                    .fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1))
+                    .is_ok()
+                {
+                    return Err(std::io::Error::other("away"));
+                }
+                let body = kube::client::Body::from(pod.into_bytes());
+                Ok(http::Response::new(body))
+            }
+        });
+        let runtime = PodsExec::new(kube::Client::new(service, "ns"));
+        let place = Place {
+            namespace: "ns".into(),
+            pod: "p".into(),
+            uid: "u".into(),
+            container: "main".into(),
+            seen: tokio::time::Instant::now(),
+        };
+        still_runs(&runtime, &ContainerId::new("c1").unwrap(), &place).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_outcome_survives_questions_that_are_not_answered() {
+        assert!(asked(0, "c1").await);
+        assert!(asked(3, "c1").await);
+        assert!(asked(PAUSES.len(), "c1").await);
+        assert!(!asked(PAUSES.len() + 1, "c1").await, "nobody can tell");
+        assert!(!asked(0, "c2").await, "another incarnation");
     }
 
     #[test]

@@ -76,6 +76,10 @@ impl Strategy for Namespaces {
         object["status"]["phase"] = "Terminating".into();
     }
 
+    fn is_place(&self) -> bool {
+        true
+    }
+
     fn keeps_deleted(&self, object: &Value) -> bool {
         object
             .pointer("/spec/finalizers")

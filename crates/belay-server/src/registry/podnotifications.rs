@@ -1,4 +1,8 @@
 //! PodNotifications: who is to act, or that nobody can, is settled in the creating write.
+//!
+//! Whoever deletes a Notification and then finds none of its PodNotifications left may take it that
+//! nothing of it runs or will. So none is created any more from then on, not even one whose creation
+//! was already under way.
 
 use belay_api::GROUP;
 use belay_api::VERSION;
@@ -7,10 +11,10 @@ use belay_api::metadata::NameRule;
 use belay_api::notification::{ErrorType, PodNotificationStatus};
 use belay_api::pod::Pod;
 use belay_api::rules::Rules;
-use belay_core::resolve::{PodFacts, Resolution, resolve};
+use belay_core::resolve::{Declares, PodFacts, Resolution, resolve};
 use serde_json::Value;
 
-use super::{Column, Kind, Remark, Strategy, World, age, column, or_none, text};
+use super::{Column, Kind, Needed, Remark, Strategy, World, age, column, or_none, text};
 use crate::object::meta_str;
 
 pub(super) static POD_NOTIFICATIONS: Kind = Kind {
@@ -81,19 +85,35 @@ impl Strategy for PodNotifications {
         belay_api::rules::POD_NOTIFICATION
     }
 
+    fn needs(&self, object: &Value) -> Option<Needed> {
+        let owners = object.pointer("/metadata/ownerReferences")?.as_array()?;
+        let owner = owners
+            .iter()
+            .find(|owner| owner["kind"] == "Notification" && owner["controller"] == true)?;
+        Some(Needed {
+            plural: "notifications",
+            name: text(owner, "/name").to_owned(),
+            uid: text(owner, "/uid").to_owned(),
+        })
+    }
+
     fn on_create(&self, object: &mut Value, world: &dyn World) -> Vec<Remark> {
         let namespace = meta_str(object, "namespace").to_owned();
         let pod_name = text(object, "/spec/podName").to_owned();
         let pod_uid = object.pointer("/spec/podUID").and_then(Value::as_str);
         let notifier = text(object, "/spec/notifier").to_owned();
         let pod = world.get("pods", Some(&namespace), &pod_name);
-        let declares = pod.as_ref().is_some_and(|pod| declares(pod, &notifier));
+        let declares = pod.as_ref().map(|pod| declares(pod, &notifier));
         let facts = pod.as_ref().map(|pod| PodFacts {
             uid: meta_str(pod, "uid"),
             node: pod.pointer("/spec/nodeName").and_then(Value::as_str),
             phase: text(pod, "/status/phase"),
             terminating: crate::object::is_terminating(pod),
-            declares,
+            declares: match &declares {
+                Some(Ok(true)) => Declares::Yes,
+                Some(Ok(false)) | None => Declares::No,
+                Some(Err(problem)) => Declares::Unusable { problem },
+            },
         });
         let now = world.now();
         let (status, remarks) = match resolve(&pod_name, pod_uid, &notifier, facts) {
@@ -125,10 +145,9 @@ impl Strategy for PodNotifications {
     }
 }
 
-/// Whether any container of the pod declares the notifier, as a field or in the annotation.
-fn declares(pod: &Value, notifier: &str) -> bool {
-    let Ok(pod) = serde_json::from_value::<Pod>(pod.clone()) else {
-        return false;
-    };
-    pod.declares(notifier)
+/// Whether any container of the pod declares the notifier, as a field or in the annotation; or why
+/// nobody can tell, which this server lets no new pod come to.
+fn declares(pod: &Value, notifier: &str) -> Result<bool, String> {
+    let pod: Pod = serde_json::from_value(pod.clone()).map_err(|error| error.to_string())?;
+    pod.declares(notifier).map_err(|error| error.to_string())
 }

@@ -1,8 +1,9 @@
 //! Deleting.
 
+use belay_api::gates::{Feature, FeatureGates};
 use serde_json::json;
 
-use crate::harness::{Harness, MAPS, PODS, map, pod, run_pod};
+use crate::harness::{Harness, MAPS, NOTIFICATIONS, PODS, map, notification, pod, run_pod};
 
 #[tokio::test]
 async fn a_running_pod_is_marked_first_and_gone_when_its_agent_says_so() {
@@ -86,4 +87,66 @@ async fn a_namespace_takes_nothing_new_while_it_goes_and_the_first_ones_never_go
     c.delete("/api/v1/namespaces/default")
         .await
         .refused(403, "Forbidden");
+}
+
+/// Whoever has deleted a Notification and sees none of its PodNotifications relies on it.
+#[tokio::test]
+async fn a_notification_that_is_gone_or_going_gets_no_more_podnotifications() {
+    let h = Harness::start().await;
+    let c = h.admin();
+    let owners = "/apis/apps.k8s.io/v1alpha1/namespaces/default/notifications";
+    let object = json!({"metadata": {"name": "n", "finalizers": ["example.com/held"]},
+        "spec": {"selector": {}, "notifier": "lock"}});
+    let owner = c.post(owners, &object).await.ok();
+    let child = |name: &str, uid: &serde_json::Value| {
+        let mut child = notification(name, "p", "lock");
+        child["metadata"]["ownerReferences"] = json!([{"kind": "Notification", "name": "n",
+            "apiVersion": "apps.k8s.io/v1alpha1", "uid": uid, "controller": true}]);
+        child
+    };
+    let uid = &owner["metadata"]["uid"];
+    c.post(NOTIFICATIONS, &child("a", uid)).await.ok();
+    let answer = c.post(NOTIFICATIONS, &child("b", &json!("another"))).await;
+    answer.refused(403, "Forbidden");
+    c.delete(&format!("{owners}/n")).await.ok();
+    let answer = c.post(NOTIFICATIONS, &child("b", uid)).await;
+    let message = answer.refused(403, "Forbidden");
+    assert!(message.contains("gone or being deleted"), "{message}");
+    let none = json!({"metadata": {"finalizers": null}});
+    c.patch(&format!("{owners}/n"), "merge-patch", &none)
+        .await
+        .ok();
+    let answer = c.post(NOTIFICATIONS, &child("b", uid)).await;
+    answer.refused(403, "Forbidden");
+}
+
+#[tokio::test]
+async fn what_a_gate_hides_goes_with_its_namespace_and_does_not_come_back_with_the_gate() {
+    let h = Harness::start().await;
+    let c = h.admin();
+    let space = json!({"metadata": {"name": "x"}});
+    c.post("/api/v1/namespaces", &space).await.ok();
+    let inside = "/apis/apps.k8s.io/v1alpha1/namespaces/x/podnotifications";
+    let mut held = notification("held", "p", "lock");
+    held["metadata"]["finalizers"] = json!(["apps.k8s.io/notification"]);
+    c.post(inside, &held).await.ok();
+    let elsewhere = notification("elsewhere", "p", "lock");
+    c.post(NOTIFICATIONS, &elsewhere).await.ok();
+    drop(c);
+
+    let off = FeatureGates::default().with(Feature::ContainerNotifier, false);
+    let h = h.reopen(off).await;
+    let c = h.admin();
+    c.delete("/api/v1/namespaces/x").await.ok();
+    let mut going = c.get("/api/v1/namespaces/x").await.ok();
+    going["spec"]["finalizers"] = json!([]);
+    c.put("/api/v1/namespaces/x/finalize", &going).await.ok();
+    drop(c);
+
+    let h = h.reopen(FeatureGates::default()).await;
+    let c = h.admin();
+    c.post("/api/v1/namespaces", &space).await.ok();
+    let list = c.get(inside).await.ok();
+    assert_eq!(list["items"], json!([]));
+    c.get(&format!("{NOTIFICATIONS}/elsewhere")).await.ok();
 }

@@ -420,6 +420,47 @@ async fn who_notifies_many_pods_needs_the_same_right() {
 }
 
 #[tokio::test]
+async fn only_the_controller_makes_a_podnotification_part_of_a_notification() {
+    let h = Harness::start().await;
+    running_pod(&h).await;
+    let mut rules = may_trigger("reload").to_vec();
+    rules.push(rule(OWN, "podnotifications", &["update", "patch"]));
+    grant(&h, "ann", &rules).await;
+    let ann = h.of(user("ann"));
+    let label = json!({"labels": {"apps.k8s.io/notification-uid": "u1"}});
+    let owner = json!({"ownerReferences": [{"apiVersion": "apps.k8s.io/v1alpha1",
+        "kind": "Notification", "name": "many", "uid": "u1"}]});
+    ann.post(NOTIFICATIONS, &notification("mine", "web", "reload"))
+        .await
+        .ok();
+    for (i, part) in [&label, &owner].into_iter().enumerate() {
+        let mut child = notification(&format!("child-{i}"), "web", "reload");
+        for (field, value) in part.as_object().unwrap() {
+            child["metadata"][field] = value.clone();
+        }
+        let refused = ann.post(NOTIFICATIONS, &child).await;
+        let message = refused.refused(403, "Forbidden");
+        assert!(
+            message.contains("only the controller of Belay may make a podnotification part"),
+            "{message}"
+        );
+        let patch = json!({ "metadata": part });
+        ann.patch(&format!("{NOTIFICATIONS}/mine"), "merge-patch", &patch)
+            .await
+            .refused(403, "Forbidden");
+        h.of(Identity::controller())
+            .post(NOTIFICATIONS, &child)
+            .await
+            .ok();
+        // What is part of one already can still be changed otherwise.
+        let other = json!({"metadata": {"labels": {"a": "b"}}});
+        ann.patch(&format!("{NOTIFICATIONS}/child-{i}"), "merge-patch", &other)
+            .await
+            .ok();
+    }
+}
+
+#[tokio::test]
 async fn more_rights_on_notifications_are_no_right_to_other_notifiers_or_to_status() {
     let h = Harness::start().await;
     running_pod(&h).await;

@@ -66,17 +66,13 @@ impl Credentials {
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         self.sign(name, &params)?;
         let file = |ending: &str| self.dir.join(format!("{name}.{ending}"));
-        let text = format!(
-            "apiVersion: v1\nkind: Config\ncurrent-context: test\n\
-             clusters:\n- name: test\n  cluster:\n    server: {}\n    certificate-authority: {}\n\
-             users:\n- name: test\n  user:\n    client-certificate: {}\n    client-key: {}\n\
-             contexts:\n- name: test\n  context: {{cluster: test, user: test}}\n",
-            self.server,
-            self.dir.join("ca.crt").display(),
-            file("crt").display(),
-            file("key").display(),
+        let (certificate, key) = (file("crt"), file("key"));
+        let user = format!(
+            "client-certificate: {}\n    client-key: {}",
+            certificate.display(),
+            key.display()
         );
-        fs::write(file("kubeconfig"), text).context("cannot write a kubeconfig")
+        kubeconfig(&self.dir, &self.server, name, &user).map(drop)
     }
 
     fn sign(&self, name: &str, params: &CertificateParams) -> anyhow::Result<()> {
@@ -86,4 +82,23 @@ impl Credentials {
         fs::write(self.dir.join(format!("{name}.key")), key.serialize_pem())?;
         Ok(())
     }
+}
+
+/// Writes `NAME.kubeconfig` for a user who is described in YAML; returns its path.
+pub(super) fn kubeconfig(
+    dir: &Path,
+    server: &str,
+    name: &str,
+    user: &str,
+) -> anyhow::Result<PathBuf> {
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: test\n\
+         clusters:\n- name: test\n  cluster:\n    server: {server}\n    certificate-authority: {}\n\
+         users:\n- name: test\n  user:\n    {user}\n\
+         contexts:\n- name: test\n  context: {{cluster: test, user: test}}\n",
+        dir.join("ca.crt").display(),
+    );
+    let path = dir.join(format!("{name}.kubeconfig"));
+    fs::write(&path, text).context("cannot write a kubeconfig")?;
+    Ok(path)
 }

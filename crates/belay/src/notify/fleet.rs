@@ -10,7 +10,6 @@
 //! killed, unless it was told to keep it.
 
 mod groups;
-mod rehearsal;
 mod tally;
 
 use std::time::{Duration, Instant};
@@ -25,7 +24,7 @@ use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, PostParams, Precondit
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
 
-use super::{Ending, SETTLING, name_prefix};
+use super::{Ending, SETTLING, name_prefix, preview};
 use crate::cli::{Global, NotifyArgs};
 use crate::connect::{Connection, connect};
 use crate::exit::{Exit, usage};
@@ -37,6 +36,8 @@ use tally::{Progress, Tally};
 const UNHEARD: Duration = Duration::from_secs(10);
 /// How long the end of what was cancelled is waited for.
 const CANCELLING: Duration = Duration::from_secs(20);
+/// How long the watch may lag behind the list when everything has gone.
+const CATCHING_UP: Duration = Duration::from_secs(5);
 /// How often progress is told where it cannot be shown in place.
 const BETWEEN_LINES: Duration = Duration::from_secs(1);
 
@@ -44,7 +45,6 @@ const BETWEEN_LINES: Duration = Duration::from_secs(1);
 struct Wish {
     /// As it was written, for messages.
     text: String,
-    selector: LabelSelector,
     spec: NotificationSpec,
 }
 
@@ -58,7 +58,8 @@ pub(super) async fn run(
     let output = global.output;
     let connection = &connect(global).await?;
     if args.dry_run {
-        return rehearsal::run(connection, args, &wish, output).await;
+        let draft = super::to_value(&draft(args, &wish))?;
+        return preview::of_selector(connection, args, &wish.text, draft, output).await;
     }
     let interrupts = Interrupts::listen()?;
     let api: Api<Notification> = Api::namespaced(connection.client.clone(), &connection.namespace);
@@ -79,7 +80,8 @@ pub(super) async fn run(
     let mut request = Request {
         connection,
         args,
-        tally: Tally::new(created.clone()),
+        watched: watch_children(connection, &created),
+        tally: Tally::new(created),
         progress: Progress::to_stderr(),
         interrupts,
         api,
@@ -128,11 +130,10 @@ fn wish(args: &NotifyArgs, text: &str) -> anyhow::Result<Wish> {
     spec.parallelism = args.parallelism.unwrap_or(0);
     spec.max_failures = args.max_failures;
     if let Some(timeout) = args.timeout {
-        spec.deadline_seconds = i32::try_from(timeout.as_secs()).unwrap_or(i32::MAX);
+        spec.deadline_seconds = Some(i32::try_from(timeout.as_secs()).unwrap_or(i32::MAX));
     }
     Ok(Wish {
         text: text.to_owned(),
-        selector,
         spec,
     })
 }
@@ -146,11 +147,23 @@ fn draft(args: &NotifyArgs, wish: &Wish) -> Notification {
     object
 }
 
+fn label_of(notification: &Notification) -> String {
+    format!("{OWNER_LABEL}={}", notification.uid().unwrap_or_default())
+}
+
+fn watch_children(connection: &Connection, notification: &Notification) -> Events<PodNotification> {
+    let api = Api::namespaced(connection.client.clone(), &connection.namespace);
+    let config = watcher::Config::default().labels(&label_of(notification));
+    watcher(api, config).default_backoff().boxed()
+}
+
 /// One Notification that is waited for.
 struct Request<'a> {
     connection: &'a Connection,
     args: &'a NotifyArgs,
     api: Api<Notification>,
+    /// Its children, until all is over: how each ended is told here, and nowhere else once it is gone.
+    watched: Events<PodNotification>,
     tally: Tally,
     progress: Progress,
     interrupts: Interrupts,
@@ -161,7 +174,7 @@ type Events<K> = BoxStream<'static, watcher::Result<Event<K>>>;
 impl Request<'_> {
     fn children(&self) -> (Api<PodNotification>, String) {
         let (client, namespace) = (self.connection.client.clone(), &self.connection.namespace);
-        let label = format!("{OWNER_LABEL}={}", self.tally.uid());
+        let label = label_of(self.tally.notification());
         (Api::namespaced(client, namespace), label)
     }
 
@@ -171,11 +184,6 @@ impl Request<'_> {
         let own = format!("metadata.name={}", self.tally.name());
         let mut own: Events<Notification> =
             watcher(self.api.clone(), watcher::Config::default().fields(&own))
-                .default_backoff()
-                .boxed();
-        let (api, label) = self.children();
-        let mut children: Events<PodNotification> =
-            watcher(api, watcher::Config::default().labels(&label))
                 .default_backoff()
                 .boxed();
         let give_up = async {
@@ -203,7 +211,7 @@ impl Request<'_> {
                     None
                 }
                 event = own.next() => event.map(|event| event.map(|event| self.tally.own(event))),
-                event = children.next() => event.map(|event| event.map(|event| self.tally.child(event))),
+                event = self.watched.next() => event.map(|event| event.map(|event| self.tally.child(event))),
             };
             match answered {
                 Some(Ok(())) if away => {
@@ -282,37 +290,49 @@ impl Request<'_> {
         }
     }
 
-    /// Waits until what ran is dead, which is when its PodNotification is gone, and says so.
+    /// Waits until what ran is dead, which is when its PodNotification has ended or is gone, and says
+    /// so. None can come later: the Notification is gone, and without it none is started.
     async fn cancelled(&mut self) {
         let (api, label) = self.children();
         let params = ListParams::default().labels(&label);
         let until = Instant::now() + CANCELLING;
+        let mut over: Option<Instant> = None;
+        let mut look = tokio::time::interval(Duration::from_millis(200));
+        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            let left = match api.list(&params).await {
-                Ok(list) => {
-                    let items = list.items;
-                    for child in &items {
-                        self.tally.child(Event::Apply(child.clone()));
+            tokio::select! {
+                event = self.watched.next() => {
+                    if let Some(Ok(event)) = event {
+                        self.tally.child(event);
                     }
-                    items.iter().filter(|c| !c.state().is_final()).count()
                 }
-                Err(_) => usize::MAX,
-            };
+                _ = look.tick() => {
+                    if over.is_none()
+                        && let Ok(list) = api.list(&params).await
+                    {
+                        let running = list.items.iter().any(|child| !child.state().is_final());
+                        for child in list.items {
+                            self.tally.child(Event::Apply(child));
+                        }
+                        over = (!running).then(Instant::now);
+                    }
+                }
+                () = self.interrupts.received() => return,
+            }
             let name = self.tally.name();
-            if left == 0 {
+            if let Some(over) = over
+                && (self.tally.unsettled() == 0 || over.elapsed() > CATCHING_UP)
+            {
+                self.tally.none_is_left();
                 let had = self.tally.summary();
                 return format::note(&format!(
                     "cancelled: ntf/{name} is deleted and nothing of it runs any more; {had}"
                 ));
             }
-            if Instant::now() >= until {
+            if over.is_none() && Instant::now() >= until {
                 return format::note(&format!(
                     "ntf/{name} is deleted, but not every handler is known to be dead yet; `belay get pn -l {label}` shows what is left"
                 ));
-            }
-            tokio::select! {
-                () = tokio::time::sleep(Duration::from_millis(200)) => {}
-                () = self.interrupts.received() => return,
             }
         }
     }

@@ -1,17 +1,19 @@
-//! `--dry-run`: which containers declare the notifier, and what would run in them.
+//! `--dry-run`: what would run where, who does not declare it, which rights are missing.
 
-use belay_api::notification::PodNotification;
 use belay_api::pod::{ContainerNotifier, NotifierAction, Pod};
-use kube::api::Api;
+use kube::api::{Api, ListParams};
+use serde::Serialize;
+use serde_json::Value;
 
+use super::rights::{self, Right};
 use crate::cli::NotifyArgs;
 use crate::connect::Connection;
 use crate::exit::Exit;
 use crate::format::{self, Format};
 use crate::table::Table;
 
-/// Looks at every pod and says what would happen; creates nothing.
-pub(super) async fn run(
+/// Looks at the pods that are named; creates nothing.
+pub(super) async fn of_pods(
     connection: &Connection,
     args: &NotifyArgs,
     pods: &[String],
@@ -24,82 +26,198 @@ pub(super) async fn run(
             .get_opt(name)
             .await
             .map_err(|error| connection.explain(error))?;
-        found.push((name.as_str(), pod));
+        found.push((name.clone(), pod));
     }
-    let preview = preview(&args.notifier, &found);
+    let drafts: anyhow::Result<Vec<Value>> = pods
+        .iter()
+        .map(|pod| super::to_value(&super::draft(pod, args, None)))
+        .collect();
+    let preview = Preview::of(&args.notifier, &found);
+    tell(connection, args, preview, drafts?, output).await
+}
+
+/// Looks at the pods that match a selector; creates nothing. `draft` is the Notification that would
+/// be created.
+pub(super) async fn of_selector(
+    connection: &Connection,
+    args: &NotifyArgs,
+    selector: &str,
+    draft: Value,
+    output: Option<Format>,
+) -> anyhow::Result<Exit> {
+    let api: Api<Pod> = Api::namespaced(connection.client.clone(), &connection.namespace);
+    let list = api
+        .list(&ListParams::default().labels(selector))
+        .await
+        .map_err(|error| connection.explain(error))?;
+    let (running, others): (Vec<Pod>, Vec<Pod>) = list
+        .items
+        .into_iter()
+        .partition(|pod| pod.phase() == "Running" && !pod.is_terminating());
+    let found: Vec<_> = running
+        .into_iter()
+        .map(|pod| (pod.name().to_owned(), Some(pod)))
+        .collect();
+    let mut preview = Preview::of(&args.notifier, &found);
+    for pod in &others {
+        let why = if pod.is_terminating() {
+            "being deleted"
+        } else {
+            pod.phase()
+        };
+        let note = format!("pod {} is {why}; it would not be notified", pod.name());
+        preview.notes.push(note);
+    }
+    if found.is_empty() {
+        preview.notes.push(format!(
+            "no running pod matches {selector:?} in namespace {}",
+            connection.namespace
+        ));
+    }
+    tell(connection, args, preview, vec![draft], output).await
+}
+
+/// Prints it, with the rights that are missing.
+async fn tell(
+    connection: &Connection,
+    args: &NotifyArgs,
+    mut preview: Preview,
+    creates: Vec<Value>,
+    output: Option<Format>,
+) -> anyhow::Result<Exit> {
+    let missing = match rights::missing(connection, rights::needed(args)).await {
+        Ok(missing) => missing,
+        Err(why) => {
+            let note = format!("rights could not be checked: {why:#}");
+            preview.notes.push(note);
+            Vec::new()
+        }
+    };
+    let exit = match preview.exit {
+        Exit::Done if !missing.is_empty() => Exit::Failed,
+        exit => exit,
+    };
     match output {
         Some(format @ (Format::Json | Format::Yaml)) => {
-            let drafts: anyhow::Result<Vec<_>> = pods
-                .iter()
-                .map(|pod| -> PodNotification { super::draft(pod, args, None) })
-                .map(|object| super::to_value(&object))
-                .collect();
-            format::print_objects(drafts?, format)?;
-        }
-        Some(Format::Wide) | None => format::out(&preview.table.to_string())?,
-    }
-    for note in &preview.notes {
-        format::note(note);
-    }
-    Ok(preview.exit)
-}
-
-pub(super) struct Preview {
-    pub(super) table: Table,
-    pub(super) notes: Vec<String>,
-    pub(super) exit: Exit,
-}
-
-pub(super) fn preview(notifier: &str, pods: &[(&str, Option<Pod>)]) -> Preview {
-    let mut table = Table::new(["POD", "CONTAINER", "DECLARES IT", "WOULD RUN", "TIMEOUT"]);
-    let mut notes = Vec::new();
-    let (mut declared, mut missing) = (false, false);
-    for (name, pod) in pods {
-        let Some(pod) = pod else {
-            notes.push(format!(
-                "pod {name} does not exist; it would fail with PodNotFound"
-            ));
-            missing = true;
-            continue;
-        };
-        if pod.is_terminating() {
-            notes.push(format!(
-                "pod {name} is being deleted; it would fail with PodTerminating"
-            ));
-        } else if pod.phase() != "Running" {
-            notes.push(format!(
-                "pod {name} is {}; it would fail with ContainerNotRunning",
-                pod.phase()
-            ));
-        }
-        for container in pod.spec.long_running() {
-            let own = match pod.notifiers(&container.name) {
-                Ok(own) => own,
-                Err(error) => {
-                    notes.push(format!("pod {name}: {error}"));
-                    missing = true;
-                    break;
-                }
+            let report = Report {
+                notifier: &args.notifier,
+                namespace: &connection.namespace,
+                containers: &preview.rows,
+                notes: &preview.notes,
+                missing_rights: &missing,
+                creates: &creates,
             };
-            match own.iter().find(|declared| declared.name == notifier) {
-                Some(found) => {
-                    declared = true;
-                    let timeout = format!("{}s", found.timeout().as_secs());
-                    table.row([*name, &container.name, "yes", &action(found), &timeout]);
-                }
-                None => table.row([*name, container.name.as_str(), "no", "-", "-"]),
+            format::print(&report, format)?;
+        }
+        Some(Format::Wide) | None => {
+            format::out(&preview.table().to_string())?;
+            for note in &preview.notes {
+                format::note(note);
+            }
+            for right in &missing {
+                format::note(&right.told(&connection.namespace));
             }
         }
     }
-    let exit = match (missing, declared) {
-        (true, _) => Exit::Failed,
-        (false, true) => Exit::Done,
-        (false, false) => {
-            notes.push(format!("no container declares the notifier {notifier:?}"));
-            Exit::Nothing
+    Ok(exit)
+}
+
+/// What `-o json` prints.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Report<'a> {
+    notifier: &'a str,
+    namespace: &'a str,
+    containers: &'a [Row],
+    notes: &'a [String],
+    missing_rights: &'a [Right],
+    /// The objects that the command would create.
+    creates: &'a [Value],
+}
+
+/// What would happen in one container; nothing where it does not declare the notifier.
+#[derive(Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Row {
+    pod: String,
+    container: String,
+    declares: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    notifier: Option<ContainerNotifier>,
+}
+
+struct Preview {
+    rows: Vec<Row>,
+    notes: Vec<String>,
+    exit: Exit,
+}
+
+impl Preview {
+    fn of(notifier: &str, pods: &[(String, Option<Pod>)]) -> Self {
+        let (mut rows, mut notes) = (Vec::new(), Vec::new());
+        let mut missing = false;
+        for (name, pod) in pods {
+            let Some(pod) = pod else {
+                notes.push(format!(
+                    "pod {name} does not exist; it would fail with PodNotFound"
+                ));
+                missing = true;
+                continue;
+            };
+            if pod.is_terminating() {
+                notes.push(format!(
+                    "pod {name} is being deleted; it would fail with PodTerminating"
+                ));
+            } else if pod.phase() != "Running" {
+                notes.push(format!(
+                    "pod {name} is {}; it would fail with ContainerNotRunning",
+                    pod.phase()
+                ));
+            }
+            let declared = match pod.declarations(notifier) {
+                Ok(declared) => declared,
+                Err(error) => {
+                    notes.push(format!("pod {name}: {error}; nothing would run in it"));
+                    missing = true;
+                    continue;
+                }
+            };
+            for container in pod.spec.long_running() {
+                let own = declared
+                    .iter()
+                    .find(|(declaring, _)| *declaring == container.name);
+                rows.push(Row {
+                    pod: name.clone(),
+                    container: container.name.clone(),
+                    declares: own.is_some(),
+                    notifier: own.map(|(_, notifier)| notifier.clone()),
+                });
+            }
         }
-    };
-    Preview { table, notes, exit }
+        let exit = match (missing, rows.iter().any(|row| row.declares)) {
+            (true, _) => Exit::Failed,
+            (false, true) => Exit::Done,
+            (false, false) => {
+                notes.push(format!("no container declares the notifier {notifier:?}"));
+                Exit::Nothing
+            }
+        };
+        Preview { rows, notes, exit }
+    }
+
+    fn table(&self) -> Table {
+        let mut table = Table::new(["POD", "CONTAINER", "DECLARES IT", "WOULD RUN", "TIMEOUT"]);
+        for row in &self.rows {
+            match &row.notifier {
+                Some(notifier) => {
+                    let timeout = format!("{}s", notifier.timeout().as_secs());
+                    table.row([&row.pod, &row.container, "yes", &action(notifier), &timeout]);
+                }
+                None => table.row([row.pod.as_str(), &row.container, "no", "-", "-"]),
+            }
+        }
+        table
+    }
 }
 
 /// An action in a few words: a command as one would type it, or a signal.
@@ -144,11 +262,15 @@ mod tests {
         .unwrap()
     }
 
+    fn preview(notifier: &str, pod: Option<Pod>) -> Preview {
+        Preview::of(notifier, &[("web".to_owned(), pod)])
+    }
+
     #[test]
     fn declaring_and_other_containers_are_shown() {
-        let shown = preview("flush", &[("web", Some(web()))]);
+        let shown = preview("flush", Some(web()));
         assert_eq!(
-            shown.table.to_string(),
+            shown.table().to_string(),
             "\
 POD  CONTAINER  DECLARES IT  WOULD RUN                   TIMEOUT
 web  nginx      yes          exec sh -c 'flush it'\\''s'  5s
@@ -157,16 +279,22 @@ web  logs       no           -                           -
         );
         assert!(shown.notes.is_empty(), "{:?}", shown.notes);
         assert_eq!(shown.exit, Exit::Done);
+        let rows = serde_json::to_value(&shown.rows).unwrap();
+        assert_eq!(rows[0]["notifier"]["handler"]["exec"]["command"][0], "sh");
+        assert_eq!(
+            rows[1],
+            json!({"pod": "web", "container": "logs", "declares": false})
+        );
     }
 
     #[test]
     fn nothing_declared_and_a_missing_pod_have_their_exit_codes() {
-        assert_eq!(preview("x", &[("web", Some(web()))]).exit, Exit::Nothing);
-        let shown = preview("reload", &[("web", Some(web())), ("gone", None)]);
+        assert_eq!(preview("x", Some(web())).exit, Exit::Nothing);
+        let shown = preview("reload", None);
         assert_eq!(shown.exit, Exit::Failed);
         assert_eq!(
             shown.notes,
-            ["pod gone does not exist; it would fail with PodNotFound"]
+            ["pod web does not exist; it would fail with PodNotFound"]
         );
     }
 
@@ -174,10 +302,23 @@ web  logs       no           -                           -
     fn a_pod_that_does_not_run_is_noted() {
         let mut pod = web();
         pod.status = None;
-        let shown = preview("reload", &[("web", Some(pod))]);
         assert_eq!(
-            shown.notes,
+            preview("reload", Some(pod)).notes,
             ["pod web is Pending; it would fail with ContainerNotRunning"]
+        );
+    }
+
+    #[test]
+    fn a_pod_whose_annotation_cannot_be_read_is_named() {
+        let mut pod = web();
+        let annotation = belay_api::pod::NOTIFIERS_ANNOTATION.to_owned();
+        pod.metadata.annotations = Some([(annotation, "{\"nginx\": 1}".to_owned())].into());
+        let shown = preview("reload", Some(pod));
+        assert_eq!(shown.exit, Exit::Failed);
+        assert!(
+            shown.notes[0].starts_with("pod web: annotation"),
+            "{:?}",
+            shown.notes
         );
     }
 }

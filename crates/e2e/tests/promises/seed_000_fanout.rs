@@ -4,7 +4,7 @@
 use anyhow::Context as _;
 use belay_testkit::{
     FANOUTS, NOTIFICATIONS, PODS, PodBuilder, Rest, Stage, eventually, exec, fanout, lines, pod,
-    processes, until_file,
+    until_file,
 };
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ pub(crate) fn member(group: &str, name: &str, file: &str) -> PodBuilder {
 }
 
 /// A pod whose `work` lasts until the file `{file}.go` is there.
-fn waiting(group: &str, name: &str, file: &str) -> PodBuilder {
+pub(crate) fn waiting(group: &str, name: &str, file: &str) -> PodBuilder {
     let script = format!(
         "echo {name} >> {file}; while [ ! -e {file}.go ]; do sleep 0.05; done; echo {name} >> {file}.ended"
     );
@@ -62,7 +62,7 @@ pub(crate) async fn ended(admin: &Rest, name: &str) -> anyhow::Result<Value> {
     .await
 }
 
-async fn carry_out(admin: &Rest, object: &Value) -> anyhow::Result<Value> {
+pub(crate) async fn carry_out(admin: &Rest, object: &Value) -> anyhow::Result<Value> {
     let created = admin.post(FANOUTS, object).await?.ok()?;
     ended(
         admin,
@@ -245,33 +245,45 @@ async fn no_more_pods_at_a_time_than_parallelism_says() -> anyhow::Result<()> {
     };
     let admin = stage.admin();
     let file = stage.file("few");
-    std::fs::create_dir(format!("{file}.now"))?;
-    let pods = (0..8).map(|number| {
-        let name = format!("few-{number}");
-        // Each says how many others are there when it starts.
-        let script = format!(
-            "ls {file}.now | wc -l >> {file}; touch {file}.now/{name}; sleep 0.3; rm {file}.now/{name}"
-        );
-        pod(&name)
-            .label("group", "few")
-            .idle("main")
-            .notifier("work", exec(["sh", "-c", &script]).timeout(60))
-    });
+    let pods = (0..5).map(|number| waiting("few", &format!("few-{number}"), &file));
     run_all(&stage, pods.collect()).await?;
-    let done = carry_out(
-        admin,
-        &fanout("few", ("group", "few"), "work")
-            .parallelism(2)
-            .build(),
+    let object = fanout("few", ("group", "few"), "work").parallelism(2);
+    admin.post(FANOUTS, &object.build()).await?.ok()?;
+    until_file(&file, |text| text.lines().count() == 2).await?;
+    // Another Notification goes all its way, so the controller has had time for a third.
+    run_all(
+        &stage,
+        vec![member("meanwhile", "meanwhile", &stage.file("meanwhile"))],
     )
     .await?;
-    assert_eq!(counts(&done), (8, 0), "{done:#}");
-    let seen: Vec<u32> = std::fs::read_to_string(&file)?
-        .lines()
-        .filter_map(|line| line.trim().parse().ok())
-        .collect();
-    assert_eq!(seen.len(), 8);
-    assert!(seen.iter().all(|others| *others < 2), "{seen:?}");
+    let meanwhile = fanout("meanwhile", ("group", "meanwhile"), "work").build();
+    let meanwhile = carry_out(admin, &meanwhile).await?;
+    assert_eq!(counts(&meanwhile), (1, 0), "{meanwhile:#}");
+    let open = children(admin, "few").await?;
+    assert_eq!(open.len(), 2, "{open:#?}");
+    for child in &open {
+        assert_eq!(child["status"]["completeTime"], Value::Null, "{child:#}");
+    }
+    assert_eq!(lines(&file), 2);
+
+    // Whenever one is looked at while they go on, there are no more than two.
+    std::fs::write(format!("{file}.go"), "")?;
+    let mut most = 0;
+    let done = until_fanout(admin, "few", "a final state", |object| {
+        (object["status"]["state"] != "New").then(|| object.clone())
+    });
+    let watching = eventually("all of them", async || {
+        let children = children(admin, "few").await?;
+        let open = children
+            .iter()
+            .filter(|child| child["status"]["completeTime"].is_null());
+        most = most.max(open.count());
+        Ok((children.len() == 5).then_some(()))
+    });
+    let (done, watched) = tokio::join!(done, watching);
+    watched?;
+    assert_eq!(counts(&done?), (5, 0));
+    assert!(most <= 2, "{most} were open at once");
     Ok(())
 }
 
@@ -358,112 +370,5 @@ async fn failures_and_pods_that_do_not_declare_it_are_counted_as_what_they_are()
         (&condition["type"], &condition["status"]),
         (&json!("PodsFound"), &json!("False"))
     );
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn after_max_failures_nobody_else_is_notified() -> anyhow::Result<()> {
-    let Some(stage) = crate::stage().await? else {
-        return Ok(());
-    };
-    let admin = stage.admin();
-    let file = stage.file("budget");
-    let pods = (0..6).map(|number| {
-        let script = format!("echo {number} >> {file}; exit 3");
-        pod(&format!("budget-{number}"))
-            .label("group", "budget")
-            .idle("main")
-            .notifier("work", exec(["sh", "-c", &script]).timeout(60))
-    });
-    run_all(&stage, pods.collect()).await?;
-    let object = fanout("budget", ("group", "budget"), "work")
-        .parallelism(1)
-        .spec("maxFailures", 2);
-    let done = carry_out(admin, &object.build()).await?;
-    assert_eq!(done["status"]["state"], "Failed");
-    assert_eq!(counts(&done), (0, 2), "{done:#}");
-    assert_eq!(done["status"]["error"]["type"], "TooManyFailures");
-    assert_eq!(done["status"]["pending"].as_array().map(Vec::len), Some(4));
-    assert_eq!(lines(&file), 2);
-    Ok(())
-}
-
-/// Deleting the Notification cancels: its children go, and what runs is killed.
-#[tokio::test(flavor = "multi_thread")]
-async fn deleting_a_notification_cancels_what_runs_and_starts_nothing_more() -> anyhow::Result<()> {
-    let Some(stage) = crate::stage().await? else {
-        return Ok(());
-    };
-    let admin = stage.admin();
-    let file = stage.file("cancel");
-    let pods = (0..4).map(|number| waiting("cancel", &format!("cancel-{number}"), &file));
-    run_all(&stage, pods.collect()).await?;
-    let object = fanout("cancel", ("group", "cancel"), "work").parallelism(2);
-    admin.post(FANOUTS, &object.build()).await?.ok()?;
-    until_file(&file, |text| text.lines().count() == 2).await?;
-    admin.delete(&format!("{FANOUTS}/cancel")).await?.ok()?;
-    eventually("its children to be gone", async || {
-        Ok(children(admin, "cancel").await?.is_empty().then_some(()))
-    })
-    .await?;
-    eventually("what ran to be dead", async || {
-        Ok(processes::with_command(&format!("{file}.go"))
-            .is_empty()
-            .then_some(()))
-    })
-    .await?;
-    // Whoever still ran would now end by itself, and say so.
-    std::fs::write(format!("{file}.go"), "")?;
-    let probe = member("cancel", "cancel-probe", &stage.file("cancel-probe"));
-    run_all(&stage, vec![probe]).await?;
-    assert_eq!(lines(&file), 2, "nobody else was notified");
-    assert_eq!(lines(&format!("{file}.ended")), 0, "what ran was killed");
-    Ok(())
-}
-
-/// A child is cancelled by deleting it, and is neither forgotten nor made again.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_child_that_is_deleted_counts_as_failed_and_the_rest_goes_on() -> anyhow::Result<()> {
-    let Some(stage) = crate::stage().await? else {
-        return Ok(());
-    };
-    let admin = stage.admin();
-    let file = stage.file("child");
-    let pods = (0..3).map(|number| waiting("child", &format!("child-{number}"), &file));
-    run_all(&stage, pods.collect()).await?;
-    let object = fanout("child", ("group", "child"), "work").parallelism(1);
-    admin.post(FANOUTS, &object.build()).await?.ok()?;
-    until_file(&file, |text| text.lines().count() == 1).await?;
-    let child = children(admin, "child").await?.remove(0);
-    let name = child["metadata"]["name"].as_str().context("a name")?;
-    admin
-        .delete(&format!("{NOTIFICATIONS}/{name}"))
-        .await?
-        .ok()?;
-    until_file(&file, |text| text.lines().count() == 2).await?;
-    std::fs::write(format!("{file}.go"), "")?;
-    let done = ended(admin, "child").await?;
-    assert_eq!(counts(&done), (2, 1), "{done:#}");
-    assert_eq!(sorted_lines(&file), ["child-0", "child-1", "child-2"]);
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_finished_notification_is_collected_with_its_children_after_its_time()
--> anyhow::Result<()> {
-    let Some(stage) = crate::stage().await? else {
-        return Ok(());
-    };
-    let admin = stage.admin();
-    let file = stage.file("ttl");
-    run_all(&stage, vec![member("ttl", "ttl", &file)]).await?;
-    let object = fanout("ttl", ("group", "ttl"), "work").spec("ttlSecondsAfterFinished", 1);
-    admin.post(FANOUTS, &object.build()).await?.ok()?;
-    eventually("both to be gone", async || {
-        let gone = admin.get(&format!("{FANOUTS}/ttl")).await?.status == 404;
-        Ok((gone && children(admin, "ttl").await?.is_empty()).then_some(()))
-    })
-    .await?;
-    assert_eq!(lines(&file), 1, "it had run");
     Ok(())
 }

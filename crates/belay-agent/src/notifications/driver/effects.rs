@@ -229,7 +229,10 @@ impl Driver {
         };
         let verification = self.verification(&container, &id, &attempt_id);
         let (context, cancel) = (Arc::clone(&self.context), verification.cancel.clone());
-        let run = async move { action::run(&context, &id, &attempt_id, &handler, cancel).await };
+        let deadline = self.about.deadline;
+        let run = async move {
+            action::run(&context, &id, &attempt_id, &handler, deadline, cancel).await
+        };
         self.act(container, attempt, held, run, verification);
     }
 

@@ -19,11 +19,19 @@ impl Driver {
         let time = |millis: i64| Timestamp::from_millisecond(millis).ok();
         let about = &self.about;
         let label = outcome.verdict.label();
+        let metadata = self.object.as_ref().map(|object| &object.metadata);
+        let owners = metadata.and_then(|it| it.owner_references.as_ref());
+        let owner = owners.and_then(|it| it.iter().find(|owner| owner.kind == "Notification"));
         self.context.audit.write(&Line {
             time: Timestamp::now(),
             namespace: &about.namespace,
             notification: &about.name,
             notification_uid: &about.uid,
+            created: metadata
+                .and_then(|it| it.creation_timestamp.as_ref())
+                .map(|time| time.0),
+            part_of: owner.map(|owner| format!("{}/{}", owner.name, owner.uid)),
+            executor: &self.context.executor,
             notifier: &about.notifier,
             pod: &about.pod_name,
             pod_uid: &about.record.pod_uid,

@@ -203,3 +203,30 @@ fn every_error_of_the_machine_is_one_of_the_api() {
         assert!(error(name, String::new(), now()).is_some(), "{name}");
     }
 }
+
+#[test]
+fn what_no_agent_runs_says_what_is_not_promised_from_its_claim_on() {
+    let told = |status: &PodNotificationStatus| -> Vec<(String, String)> {
+        let conditions = status.conditions.iter();
+        let weaker = conditions.filter(|it| it.type_ == reasons::FULL_GUARANTEES);
+        weaker
+            .map(|it| (it.status.clone(), it.reason.clone()))
+            .collect()
+    };
+    let remote = Author {
+        executor: CONTROLLER,
+        runtime: "pods-exec",
+    };
+    let record = record(&[("main", true, Verdict::Succeeded)]);
+    let before = PodNotificationStatus::default();
+    let claimed = remote.claimed(&before, &record, now());
+    let expected = [("False".to_owned(), reasons::NO_AGENT.to_owned())];
+    assert_eq!(told(&claimed), expected);
+    let ran = Conclusion::Ran(record.clone());
+    let concluded = remote.concluded(&claimed, &ran, &handlers(), now());
+    assert_eq!(told(&concluded), expected, "once");
+    // A claim of an earlier version did not say it.
+    let concluded = remote.concluded(&before, &ran, &handlers(), now());
+    assert_eq!(told(&concluded), expected);
+    assert!(told(&AUTHOR.claimed(&before, &record, now())).is_empty());
+}

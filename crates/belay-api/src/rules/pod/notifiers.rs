@@ -145,7 +145,11 @@ fn read_annotation(pod: &Cursor<'_>) -> Option<Result<Map<String, Value>, FieldE
             NotifierError::Annotation(source) => {
                 format!("must be a JSON object from container name to list of notifiers: {source}")
             }
-            NotifierError::UnknownField { field } => format!("unknown field {field:?}"),
+            NotifierError::UnknownField {
+                container,
+                index,
+                field,
+            } => format!("unknown field \"{container}[{index}].{field}\""),
             other => other.to_string(),
         };
         FieldError::invalid(at.path(), text, detail)

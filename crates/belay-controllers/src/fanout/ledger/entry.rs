@@ -51,6 +51,10 @@ pub(super) struct Active {
     /// No creation before this, because the server refused one.
     pub(super) held_off: Option<Instant>,
     pause: Duration,
+    /// When the timer for its deadline goes off, or went.
+    pub(super) look_at: Option<Instant>,
+    /// How many of its pods wait for their turn, as the ledger has counted them.
+    pub(super) waiting: usize,
     /// Whether it stands in the queue of those who may create.
     pub(super) queued: bool,
     /// Pods whose children are being let go.
@@ -100,6 +104,8 @@ impl Active {
             retry_at: None,
             held_off: None,
             pause: RETRY,
+            look_at: None,
+            waiting: 0,
             queued: false,
             releasing: HashSet::new(),
         }
@@ -125,6 +131,18 @@ impl Active {
             self.fanout.pod_ineligible(&pod.target);
         }
         self.dirty = true;
+    }
+
+    /// Nobody else is notified once the Notification's own time is over. Returns when to look again.
+    pub(super) fn check_time(&mut self, wall: Timestamp, now: Instant) -> Option<Instant> {
+        if record::is_expired(&self.object, wall) {
+            self.dirty |= !self.fanout.ran_out_of_time();
+            self.fanout.expire();
+            return None;
+        }
+        // Not for longer than this at once: the deadline is wall time, and timers are not.
+        let left = record::time_left(&self.object, wall)?.min(LONGEST_PAUSE);
+        Some(now + left)
     }
 
     fn over(&self) -> bool {

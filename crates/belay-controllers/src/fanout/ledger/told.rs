@@ -134,8 +134,9 @@ impl Ledger {
                 active.dirty = true;
                 self.pump(&child.owner, now);
             }
-            // Its Notification has ended, or is gone: nothing has to be remembered.
-            Some(Entry::Final) | None if child.terminating && child.held => {
+            // Its Notification has ended, or is gone: nothing has to be remembered. But who waits
+            // for it to be gone takes that for the end of its handler.
+            Some(Entry::Final) | None if child.terminating && child.held && !child.claimed => {
                 let namespace = object.namespace().unwrap_or_default();
                 self.releases.push_back((namespace, object.name_any()));
             }
@@ -186,6 +187,7 @@ impl Ledger {
         }
         for uid in self.all_open() {
             self.forget_pods(&uid);
+            self.pump(&uid, now);
         }
     }
 

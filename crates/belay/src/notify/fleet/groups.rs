@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use belay_api::notification::{PodNotification, State};
+use belay_api::notification::{ErrorType, PodNotification, State};
 
 use super::tally::Tally;
 use crate::exit::Exit;
@@ -28,7 +28,7 @@ struct Outcome {
 pub(super) fn render(tally: &Tally, all_pods: bool) -> String {
     let mut groups: BTreeMap<Outcome, Vec<&str>> = BTreeMap::new();
     for child in tally.children() {
-        for outcome in outcomes(child) {
+        for outcome in outcomes(child, tally.came_to_nothing(child)) {
             let pods = groups.entry(outcome).or_default();
             pods.push(&child.spec.pod_name);
         }
@@ -66,6 +66,10 @@ fn summary(tally: &Tally) -> Table {
         .children()
         .filter(|c| report::found_nothing(c))
         .count();
+    let nothing = tally
+        .children()
+        .filter(|c| tally.came_to_nothing(c))
+        .count();
     let mut table = Table::new([
         "MATCHED",
         "SUCCEEDED",
@@ -79,7 +83,7 @@ fn summary(tally: &Tally) -> Table {
             tally.targets(),
             count(State::Succeeded),
             count(State::Failed),
-            count(State::New),
+            count(State::New) - nothing,
             undeclared,
             tally.not_notified(),
         ]
@@ -100,11 +104,14 @@ fn name(pods: &[&str], all: bool) -> String {
     }
 }
 
-fn outcomes(child: &PodNotification) -> Vec<Outcome> {
+fn outcomes(child: &PodNotification, came_to_nothing: bool) -> Vec<Outcome> {
     let status = child.status.clone().unwrap_or_default();
     if status.containers.is_empty() {
+        let of_all = status.error.as_ref().map(|error| error.type_);
         let result = match (child.state(), report::found_nothing(child)) {
             (_, true) => "not declared",
+            (State::New, _) if came_to_nothing => "not notified",
+            (State::Failed, _) if of_all == Some(ErrorType::Cancelled) => "cancelled",
             (State::New, false) => "no result yet",
             (State::Succeeded, false) => "succeeded",
             (State::Failed, false) => "failed",
@@ -259,6 +266,43 @@ MATCHED  SUCCEEDED  FAILED  NO RESULT  NOT DECLARED  NOT NOTIFIED
             ["note: no container declares the notifier \"reload\" in old"]
         );
         assert_eq!(exit(&tally), Exit::Failed);
+    }
+
+    #[test]
+    fn what_was_cancelled_says_so_for_each_pod() {
+        let error = json!({"type": "Cancelled", "message": "the notification was deleted",
+            "timestamp": "2026-01-01T00:00:00Z"});
+        let killed = json!({"state": "Failed", "executor": "n", "error": error, "containers": [
+            {"name": "main", "succeeded": false, "error": error}]});
+        let new = json!({"state": "New"});
+        let mut tally = tally(
+            "New",
+            &[
+                ("done", succeeded("")),
+                ("killed", killed),
+                ("waited", new.clone()),
+            ],
+        );
+        tally.child(Event::Delete(child("waited", &new)));
+        assert_eq!(
+            render(&tally, false),
+            "\
+PODS  CONTAINER  RESULT        EXIT/SIGNAL  ERROR
+1     -          not notified  -
+    waited
+1     main       cancelled     -            Cancelled: the notification was deleted
+    killed
+1     main       succeeded     0
+    done
+
+MATCHED  SUCCEEDED  FAILED  NO RESULT  NOT DECLARED  NOT NOTIFIED
+3        1          1       0          0             1
+"
+        );
+        assert_eq!(
+            tally.summary(),
+            "1 succeeded, 1 cancelled, 1 not notified of 3 pods"
+        );
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! What is known of one Notification and its children, and how that is told on the way.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use belay_api::fanout::{Notification, NotificationStatus};
-use belay_api::notification::{PodNotification, State};
+use belay_api::notification::{ErrorType, PodNotification, State};
 use kube::ResourceExt as _;
 use kube::runtime::watcher::Event;
 use serde_json::Value;
@@ -19,8 +19,11 @@ pub(super) struct Tally {
     notification: Notification,
     /// By the name of the pod and that of the child.
     children: BTreeMap<(String, String), PodNotification>,
+    /// Those that are no longer there.
+    gone: BTreeSet<(String, String)>,
     succeeded: usize,
     failed: usize,
+    cancelled: usize,
     failures: Vec<String>,
     deleted: bool,
 }
@@ -30,8 +33,10 @@ impl Tally {
         Self {
             notification,
             children: BTreeMap::new(),
+            gone: BTreeSet::new(),
             succeeded: 0,
             failed: 0,
+            cancelled: 0,
             failures: Vec::new(),
             deleted: false,
         }
@@ -84,11 +89,15 @@ impl Tally {
 
     /// What the watch tells of a child. One that is gone stays as it was.
     pub(super) fn child(&mut self, event: Event<PodNotification>) {
+        let is_gone = matches!(event, Event::Delete(_));
         let (Event::Apply(object) | Event::InitApply(object) | Event::Delete(object)) = event
         else {
             return;
         };
         let key = (object.spec.pod_name.clone(), object.name_any());
+        if is_gone {
+            self.gone.insert(key.clone());
+        }
         let ended = |child: &PodNotification| child.state().is_final();
         let before = self.children.get(&key).is_some_and(ended);
         if before {
@@ -97,6 +106,7 @@ impl Tally {
         match object.state() {
             State::New => {}
             State::Succeeded => self.succeeded += 1,
+            State::Failed if was_cancelled(&object) => self.cancelled += 1,
             State::Failed => {
                 self.failed += 1;
                 self.failures
@@ -104,6 +114,27 @@ impl Tally {
             }
         }
         self.children.insert(key, object);
+    }
+
+    /// Children that neither ended nor are known to be gone.
+    pub(super) fn unsettled(&self) -> usize {
+        let open = self.children.iter();
+        open.filter(|(key, child)| !child.state().is_final() && !self.gone.contains(*key))
+            .count()
+    }
+
+    /// The server has no child any more that could run.
+    pub(super) fn none_is_left(&mut self) {
+        self.gone.extend(self.children.keys().cloned());
+    }
+
+    /// Whether it was deleted before anybody claimed it: nothing was run, nor will be.
+    pub(super) fn came_to_nothing(&self, child: &PodNotification) -> bool {
+        let key = (child.spec.pod_name.clone(), child.name_any());
+        let executor = child.status.as_ref().and_then(|s| s.executor.as_deref());
+        self.gone.contains(&key)
+            && child.state() == State::New
+            && executor.is_none_or(str::is_empty)
     }
 
     pub(super) fn take_failures(&mut self) -> Vec<String> {
@@ -124,18 +155,24 @@ impl Tally {
         usize::try_from(targets.unwrap_or(0)).unwrap_or(0)
     }
 
-    /// Pods whose turn has not come.
+    /// Pods whose turn has not come, or had not when it was cancelled.
     pub(super) fn not_notified(&self) -> usize {
-        self.targets().saturating_sub(self.children.len())
+        let nothing = self.children().filter(|child| self.came_to_nothing(child));
+        self.targets().saturating_sub(self.children.len()) + nothing.count()
     }
 
     /// The counts in words.
     pub(super) fn summary(&self) -> String {
-        let running = self.children.len() - self.succeeded - self.failed;
+        let ended = self.succeeded + self.failed + self.cancelled;
+        let nothing = self.children().filter(|child| self.came_to_nothing(child));
+        let running = self.unsettled();
+        let unknown = self.children.len() - ended - running - nothing.count();
         let mut parts = vec![format!("{} succeeded", self.succeeded)];
         for (number, what) in [
             (self.failed, "failed"),
+            (self.cancelled, "cancelled"),
             (running, "running"),
+            (unknown, "without a result"),
             (self.not_notified(), "not notified"),
         ] {
             if number > 0 {
@@ -153,6 +190,21 @@ impl Tally {
         }
         Ok(objects)
     }
+}
+
+/// Whether its handler was killed, or never started, because somebody deleted it.
+fn was_cancelled(child: &PodNotification) -> bool {
+    let status = child.status.as_ref();
+    let own = status.and_then(|status| status.error.as_ref());
+    let of_containers = status.map(|status| status.containers.iter());
+    own.into_iter()
+        .chain(
+            of_containers
+                .into_iter()
+                .flatten()
+                .filter_map(|c| c.error.as_ref()),
+        )
+        .any(|error| error.type_ == ErrorType::Cancelled)
 }
 
 /// Tells how far it has come: in place on a terminal, line by line elsewhere.
@@ -249,6 +301,31 @@ pub(super) mod tests {
             "1 succeeded, 1 failed, 2 not notified of 4 pods"
         );
         assert_eq!(tally.take_failures(), ["b: Expired: late"]);
+    }
+
+    #[test]
+    fn what_was_cancelled_is_neither_running_nor_failed_once_it_is_gone() {
+        let mut tally = Tally::new(notification(&json!({"targetCount": 4})));
+        let claimed = json!({"state": "New", "executor": "n"});
+        for (pod, status) in [
+            ("killed", &claimed),
+            ("unclaimed", &json!({"state": "New"})),
+            ("lost", &claimed),
+        ] {
+            tally.child(Event::Apply(child(pod, status)));
+        }
+        assert_eq!(tally.unsettled(), 3);
+        let cancelled = json!({"state": "Failed", "error": {"type": "Cancelled", "message": "gone",
+            "timestamp": "2026-01-01T00:00:00Z"}});
+        tally.child(Event::Delete(child("killed", &cancelled)));
+        tally.child(Event::Delete(child("unclaimed", &json!({"state": "New"}))));
+        assert_eq!(tally.unsettled(), 1);
+        tally.none_is_left();
+        assert_eq!(
+            tally.summary(),
+            "0 succeeded, 1 cancelled, 1 without a result, 2 not notified of 4 pods"
+        );
+        assert!(tally.take_failures().is_empty(), "somebody asked for it");
     }
 
     #[test]

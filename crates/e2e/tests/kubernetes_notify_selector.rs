@@ -1,0 +1,333 @@
+//! `belay notify -l` on a real Kubernetes: what a platform engineer sees, with which rights, and what
+//! is left behind; and what somebody can do to a fan-out whose names they know beforehand.
+
+use std::{
+    path::Path,
+    process::{Output, Stdio},
+};
+
+use anyhow::Context as _;
+use belay_testkit::{
+    Cluster, EVENTS, FANOUTS, NOTIFICATIONS, Rest, Stage, binary, eventually, exec, fanout, lines,
+    notification, pod, processes, rest::name, until_file,
+};
+use serde_json::{Value, json};
+use tokio::{process::Command, sync::OnceCell};
+
+async fn cluster() -> anyhow::Result<Option<&'static Cluster>> {
+    static SHARED: OnceCell<Option<Cluster>> = OnceCell::const_new();
+    Ok(SHARED.get_or_try_init(Cluster::with_belay).await?.as_ref())
+}
+
+fn belay(kubeconfig: &Path, words: &[&str]) -> anyhow::Result<Command> {
+    let mut command = Command::new(binary::belay()?);
+    command
+        .args(words)
+        .env("KUBECONFIG", kubeconfig)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    Ok(command)
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Runs pods `{group}-0` and so on whose `work` is this script, with `$N` their number.
+async fn run_pods(stage: &Stage, group: &str, pods: usize, script: &str) -> anyhow::Result<()> {
+    for number in 0..pods {
+        let script = format!("N={number}; {script}");
+        let manifest = pod(&format!("{group}-{number}"))
+            .label("group", group)
+            .idle("main")
+            .notifier("work", exec(["sh", "-c", &script]).timeout(600))
+            .notifier("drop", exec(["sh", "-c", &script]).timeout(600));
+        stage.create(manifest).await?;
+    }
+    for number in 0..pods {
+        stage.admin().running(&format!("{group}-{number}")).await?;
+    }
+    Ok(())
+}
+
+/// What there is of the group's notifications.
+async fn left(admin: &Rest, group: &str) -> anyhow::Result<usize> {
+    let mut count = 0;
+    for path in [FANOUTS, NOTIFICATIONS] {
+        let list = admin.get(path).await?.ok()?;
+        let own = |object: &&Value| {
+            let pod = object["spec"]["podName"].as_str().unwrap_or_default();
+            object["spec"]["selector"]["matchLabels"]["group"] == group
+                || pod.starts_with(&format!("{group}-"))
+        };
+        count += list["items"]
+            .as_array()
+            .context("a list")?
+            .iter()
+            .filter(own)
+            .count();
+    }
+    Ok(count)
+}
+
+async fn nothing_is_left(admin: &Rest, group: &str) -> anyhow::Result<()> {
+    eventually("everything to be deleted", async || {
+        Ok((left(admin, group).await? == 0).then_some(()))
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rehearsal_runs_nothing_and_then_everybody_is_notified_and_nothing_left()
+-> anyhow::Result<()> {
+    let Some(cluster) = cluster().await? else {
+        return Ok(());
+    };
+    let stage = Stage::of(cluster).await?;
+    let admin = stage.admin();
+    let file = stage.file("grouped");
+    run_pods(
+        &stage,
+        "grouped",
+        3,
+        &format!("echo $N >> {file}; echo reloaded"),
+    )
+    .await?;
+    let silent = pod("grouped-silent").label("group", "grouped").idle("main");
+    stage.run(silent).await?;
+    let words = ["notify", "work", "-l", "group=grouped"];
+
+    let dry = [&words[..], &["--dry-run"]].concat();
+    let dry = belay(&cluster.kubeconfig(), &dry)?.output().await?;
+    let (said, told) = (stdout(&dry), stderr(&dry));
+    assert_eq!(dry.status.code(), Some(0), "{said}{told}");
+    for (pod, declares) in [
+        ("grouped-0", "yes"),
+        ("grouped-2", "yes"),
+        ("grouped-silent", "no"),
+    ] {
+        let row = said.lines().find(|line| line.starts_with(pod));
+        assert!(
+            row.is_some_and(|row| row.contains(declares)),
+            "{pod}: {said}"
+        );
+    }
+    assert_eq!(left(admin, "grouped").await?, 0, "nothing was created");
+    assert_eq!(lines(&file), 0, "nothing ran");
+
+    let ended = belay(&cluster.kubeconfig(), &words)?.output().await?;
+    let (said, told) = (stdout(&ended), stderr(&ended));
+    assert_eq!(ended.status.code(), Some(0), "{said}{told}");
+    for text in [
+        "3     main       succeeded     0",
+        "    | reloaded\n    grouped-0, grouped-1, grouped-2\n",
+        "1     -          not declared",
+    ] {
+        assert!(said.contains(text), "{text:?} in {said}");
+    }
+    assert!(told.contains("in grouped-silent"), "{told}");
+    assert_eq!(lines(&file), 3);
+    nothing_is_left(admin, "grouped").await
+}
+
+/// A user with these rules; their kubeconfig.
+async fn user(cluster: &Cluster, who: &str, rules: Value) -> anyhow::Result<std::path::PathBuf> {
+    let kubectl = cluster.kubectl();
+    kubectl.ok(&["create", "serviceaccount", who]).await?;
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+        "metadata": {"name": who}, "rules": rules,
+    });
+    kubectl.create(&role).await?;
+    let (role, account) = (
+        format!("--role={who}"),
+        format!("--serviceaccount=default:{who}"),
+    );
+    kubectl
+        .ok(&["create", "rolebinding", who, &role, &account])
+        .await?;
+    let token = kubectl.ok(&["create", "token", who]).await?;
+    cluster.kubeconfig_with_token(who, token.trim())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_right_is_named_and_nothing_is_created() -> anyhow::Result<()> {
+    let Some(cluster) = cluster().await? else {
+        return Ok(());
+    };
+    let stage = Stage::of(cluster).await?;
+    let admin = stage.admin();
+    let file = stage.file("allowed");
+    run_pods(&stage, "allowed", 1, &format!("echo $N >> {file}")).await?;
+    let rules = json!([
+        {"apiGroups": ["apps.k8s.io"], "resources": ["notifications", "podnotifications"],
+         "verbs": ["create", "get", "list", "watch", "delete"]},
+        {"apiGroups": ["apps.k8s.io"], "resources": ["notifiers"], "resourceNames": ["work"],
+         "verbs": ["notify"]},
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]},
+    ]);
+    let nina = user(cluster, "nina", rules).await?;
+    // Until the roles are known, a refusal proves nothing.
+    let caller = Rest::from_kubeconfig(&nina).await?;
+    eventually("the roles to be known", async || {
+        caller.get(belay_testkit::PODS).await?.ok()?;
+        caller.get(FANOUTS).await?.ok().map(Some)
+    })
+    .await?;
+
+    let refused = belay(&nina, &["notify", "drop", "-l", "group=allowed"])?
+        .output()
+        .await?;
+    let told = stderr(&refused);
+    assert_eq!(refused.status.code(), Some(1), "{told}");
+    for word in ["\"notify\"", "notifiers", "\"drop\"", "\"default\"", "nina"] {
+        assert!(told.contains(word), "{word} in {told}");
+    }
+    let dry = ["notify", "drop", "-l", "group=allowed", "--dry-run"];
+    let dry = belay(&nina, &dry)?.output().await?;
+    let told = stderr(&dry);
+    assert_eq!(dry.status.code(), Some(1), "{told}");
+    let missing =
+        "missing right: verb \"notify\" on notifiers.apps.k8s.io \"drop\" in namespace default";
+    assert!(told.contains(missing), "{told}");
+    assert_eq!((left(admin, "allowed").await?, lines(&file)), (0, 0));
+
+    let done = belay(&nina, &["notify", "work", "-l", "group=allowed"])?
+        .output()
+        .await?;
+    assert_eq!(done.status.code(), Some(0), "{}", stderr(&done));
+    assert_eq!(lines(&file), 1);
+    nothing_is_left(admin, "allowed").await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ctrl_c_cancels_what_runs_and_says_what_had_run() -> anyhow::Result<()> {
+    let Some(cluster) = cluster().await? else {
+        return Ok(());
+    };
+    let stage = Stage::of(cluster).await?;
+    let admin = stage.admin();
+    let (file, gate) = (stage.file("stopped"), stage.file("stopped-go"));
+    // The first to come ends; whoever comes second would wait for ever.
+    let script = format!(
+        "echo $N >> {file}; [ $(wc -l < {file}) = 1 ] || while [ ! -e {gate} ]; do sleep 0.1; done; \
+         echo $N >> {file}.ended"
+    );
+    run_pods(&stage, "stopped", 3, &script).await?;
+    let words = [
+        "notify",
+        "work",
+        "-l",
+        "group=stopped",
+        "--parallelism",
+        "1",
+    ];
+    let child = belay(&cluster.kubeconfig(), &words)?.spawn()?;
+    until_file(&file, |text| text.lines().count() == 2).await?;
+    processes::interrupt(child.id().context("it runs")?);
+    let ended = child.wait_with_output().await?;
+    let told = stderr(&ended);
+    assert_eq!(ended.status.code(), Some(1), "{told}");
+    for text in [
+        "interrupted: 1 succeeded, 1 running, 1 not notified of 3 pods; cancelling",
+        "is deleted and nothing of it runs any more",
+    ] {
+        assert!(told.contains(text), "{text:?} in {told}");
+    }
+    nothing_is_left(admin, "stopped").await?;
+    // Whoever still ran would now end by itself, and say so.
+    std::fs::write(&gate, "")?;
+    eventually("what ran to be dead", async || {
+        Ok(processes::with_command(&gate).is_empty().then_some(()))
+    })
+    .await?;
+    assert_eq!(lines(&format!("{file}.ended")), 1, "the other was killed");
+    assert_eq!(lines(&file), 2, "the third was not notified");
+    Ok(())
+}
+
+/// The name of a fan-out's child, which anybody can work out who can read the Notification and the pod.
+fn child_name(notification: &Value, pod: &Value) -> String {
+    let uid = |object: &Value| {
+        object["metadata"]["uid"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let hash = format!("{}/{}", uid(notification), uid(pod))
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+    format!("{}-{hash:016x}", name(notification))
+}
+
+/// Who takes the name of a child before it is created cannot pass for it: the Notification says whose
+/// name was taken, counts nothing, and goes on when the name is free.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_s_name_that_was_taken_is_told_and_never_counted() -> anyhow::Result<()> {
+    let Some(cluster) = cluster().await? else {
+        return Ok(());
+    };
+    let stage = Stage::of(cluster).await?;
+    let admin = stage.admin();
+    let (file, gate) = (stage.file("taken"), stage.file("taken-go"));
+    let script = format!("echo $N >> {file}; while [ ! -e {gate} ]; do sleep 0.1; done");
+    run_pods(&stage, "taken", 2, &script).await?;
+    let asked = fanout("taken", ("group", "taken"), "work").parallelism(1);
+    let asked = admin.post(FANOUTS, &asked.build()).await?.ok()?;
+    until_file(&file, |text| text.lines().count() == 1).await?;
+    let first = std::fs::read_to_string(&file)?;
+    let second = if first == "0\n" { "taken-1" } else { "taken-0" };
+    let victim = admin
+        .get(&format!("{}/{second}", belay_testkit::PODS))
+        .await?
+        .ok()?;
+    let squat = child_name(&asked, &victim);
+    // Final at once, and a success, if anybody counted it.
+    let silent = notification(&squat, second, "undeclared").build();
+    let squatter = admin.notify(&silent).await?;
+    assert_eq!(squatter["status"]["state"], "Succeeded", "{squatter:#}");
+    std::fs::write(&gate, "")?;
+
+    eventually("the event", async || {
+        let events = admin.get(EVENTS).await?.ok()?;
+        let items = events["items"].as_array().context("a list")?;
+        let told = items.iter().any(|event| {
+            let note = event["message"].as_str().or(event["note"].as_str());
+            event["involvedObject"]["name"] == "taken"
+                && note
+                    .is_some_and(|note| note.contains(&squat) && note.contains("somebody else's"))
+        });
+        Ok(told.then_some(()))
+    })
+    .await?;
+    let path = format!("{FANOUTS}/taken");
+    let open = admin
+        .until(&path, "the first to be counted", |object| {
+            (object["status"]["succeededCount"] == 1).then(|| object.clone())
+        })
+        .await?;
+    assert_eq!(open["status"]["state"], "New", "{open:#}");
+    assert_eq!(lines(&file), 1, "nothing was run in its name");
+
+    admin
+        .delete(&format!("{NOTIFICATIONS}/{squat}"))
+        .await?
+        .ok()?;
+    let done = admin
+        .until(&path, "the end", |object| {
+            let complete = object["status"]["completeTime"].is_string();
+            complete.then(|| object.clone())
+        })
+        .await?;
+    assert_eq!(done["status"]["succeededCount"], 2, "{done:#}");
+    assert_eq!(lines(&file), 2);
+    Ok(())
+}

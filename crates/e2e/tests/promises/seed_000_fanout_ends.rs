@@ -1,0 +1,204 @@
+//! The promises of the container notifier proposal (KEP-1977) about how a `Notification` ends: when it
+//! is complete, what cancels it, what is left of it. Each test quotes the sentence that it keeps, and
+//! runs on the stage that the file including this one gives.
+
+use anyhow::Context as _;
+use belay_testkit::{
+    FANOUTS, NOTIFICATIONS, eventually, exec, fanout, lines, pod, processes, signal, until_file,
+};
+use serde_json::Value;
+
+use crate::seed_000_fanout::{
+    carry_out, children, counts, ended, member, run_all, sorted_lines, until_fanout, waiting,
+};
+
+/// "CompleteTime ... is set when all PodNotifications have been completed": not while one runs.
+#[tokio::test(flavor = "multi_thread")]
+async fn it_is_complete_when_the_last_of_its_pods_is_and_not_before() -> anyhow::Result<()> {
+    let Some(stage) = crate::stage().await? else {
+        return Ok(());
+    };
+    let admin = stage.admin();
+    let (file, slow) = (stage.file("last"), stage.file("last-slow"));
+    run_all(
+        &stage,
+        vec![
+            member("last", "last-1", &file),
+            member("last", "last-2", &file),
+            waiting("last", "last-3", &slow),
+        ],
+    )
+    .await?;
+    let object = fanout("last", ("group", "last"), "work").build();
+    admin.post(FANOUTS, &object).await?.ok()?;
+    until_file(&slow, |text| !text.is_empty()).await?;
+    let running = until_fanout(admin, "last", "the first two", |object| {
+        (counts(object) == (2, 0)).then(|| object.clone())
+    })
+    .await?;
+    assert_eq!(running["status"]["state"], "New", "{running:#}");
+    assert_eq!(
+        running["status"]["completeTime"],
+        Value::Null,
+        "{running:#}"
+    );
+    assert!(running["status"]["startTime"].is_string(), "{running:#}");
+    std::fs::write(format!("{slow}.go"), "")?;
+    let done = ended(admin, "last").await?;
+    assert_eq!(counts(&done), (3, 0), "{done:#}");
+    assert!(done["status"]["completeTime"].is_string(), "{done:#}");
+    Ok(())
+}
+
+/// "Example Workflow to Change Log Verbosity": the signal of the notifier reaches the first process of
+/// every pod, and the probe sees in every pod that its log level has changed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_with_a_probe_makes_every_pod_verbose() -> anyhow::Result<()> {
+    let Some(stage) = crate::stage().await? else {
+        return Ok(());
+    };
+    let admin = stage.admin();
+    let names = ["loud-1", "loud-2", "loud-3"];
+    let level = |name: &str| stage.file(&format!("{name}.level"));
+    let pods = names.map(|name| {
+        let level = level(name);
+        let script = format!(
+            "level=info; trap level=verbose USR1; while :; do echo $level > {level}.new; \
+             mv {level}.new {level}; sleep 0.05; done"
+        );
+        let probe = serde_json::json!({
+            "exec": {"command": ["grep", "-qx", "verbose", level]},
+            "periodSeconds": 1, "timeoutSeconds": 30,
+        });
+        pod(name)
+            .label("group", "loud")
+            .container("main", ["sh", "-c", &script])
+            .notifier(
+                "verbose",
+                signal("SIGUSR1").timeout(600).with("probe", probe),
+            )
+    });
+    run_all(&stage, pods.into()).await?;
+    for name in names {
+        until_file(&level(name), |text| text == "info\n").await?;
+    }
+    let done = carry_out(admin, &fanout("loud", ("group", "loud"), "verbose").build()).await?;
+    assert_eq!(done["status"]["state"], "Succeeded", "{done:#}");
+    assert_eq!(counts(&done), (3, 0), "{done:#}");
+    for name in names {
+        assert_eq!(std::fs::read_to_string(level(name))?, "verbose\n", "{name}");
+    }
+    for child in children(admin, "loud").await? {
+        let main = &child["status"]["containers"][0];
+        assert_eq!(main["succeeded"], true, "{child:#}");
+        assert_eq!(main["signal"], "SIGUSR1", "{child:#}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_max_failures_nobody_else_is_notified() -> anyhow::Result<()> {
+    let Some(stage) = crate::stage().await? else {
+        return Ok(());
+    };
+    let admin = stage.admin();
+    let file = stage.file("budget");
+    let pods = (0..6).map(|number| {
+        let script = format!("echo {number} >> {file}; exit 3");
+        pod(&format!("budget-{number}"))
+            .label("group", "budget")
+            .idle("main")
+            .notifier("work", exec(["sh", "-c", &script]).timeout(60))
+    });
+    run_all(&stage, pods.collect()).await?;
+    let object = fanout("budget", ("group", "budget"), "work")
+        .parallelism(1)
+        .spec("maxFailures", 2);
+    let done = carry_out(admin, &object.build()).await?;
+    assert_eq!(done["status"]["state"], "Failed");
+    assert_eq!(counts(&done), (0, 2), "{done:#}");
+    assert_eq!(done["status"]["error"]["type"], "TooManyFailures");
+    assert_eq!(done["status"]["pending"].as_array().map(Vec::len), Some(4));
+    assert_eq!(lines(&file), 2);
+    Ok(())
+}
+
+/// Deleting the Notification cancels: its children go, and what runs is killed.
+#[tokio::test(flavor = "multi_thread")]
+async fn deleting_a_notification_cancels_what_runs_and_starts_nothing_more() -> anyhow::Result<()> {
+    let Some(stage) = crate::stage().await? else {
+        return Ok(());
+    };
+    let admin = stage.admin();
+    let file = stage.file("cancel");
+    let pods = (0..4).map(|number| waiting("cancel", &format!("cancel-{number}"), &file));
+    run_all(&stage, pods.collect()).await?;
+    let object = fanout("cancel", ("group", "cancel"), "work").parallelism(2);
+    admin.post(FANOUTS, &object.build()).await?.ok()?;
+    until_file(&file, |text| text.lines().count() == 2).await?;
+    admin.delete(&format!("{FANOUTS}/cancel")).await?.ok()?;
+    eventually("its children to be gone", async || {
+        Ok(children(admin, "cancel").await?.is_empty().then_some(()))
+    })
+    .await?;
+    eventually("what ran to be dead", async || {
+        Ok(processes::with_command(&format!("{file}.go"))
+            .is_empty()
+            .then_some(()))
+    })
+    .await?;
+    // Whoever still ran would now end by itself, and say so.
+    std::fs::write(format!("{file}.go"), "")?;
+    let probe = member("cancel", "cancel-probe", &stage.file("cancel-probe"));
+    run_all(&stage, vec![probe]).await?;
+    assert_eq!(lines(&file), 2, "nobody else was notified");
+    assert_eq!(lines(&format!("{file}.ended")), 0, "what ran was killed");
+    Ok(())
+}
+
+/// A child is cancelled by deleting it, and is neither forgotten nor made again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_that_is_deleted_counts_as_failed_and_the_rest_goes_on() -> anyhow::Result<()> {
+    let Some(stage) = crate::stage().await? else {
+        return Ok(());
+    };
+    let admin = stage.admin();
+    let file = stage.file("child");
+    let pods = (0..3).map(|number| waiting("child", &format!("child-{number}"), &file));
+    run_all(&stage, pods.collect()).await?;
+    let object = fanout("child", ("group", "child"), "work").parallelism(1);
+    admin.post(FANOUTS, &object.build()).await?.ok()?;
+    until_file(&file, |text| text.lines().count() == 1).await?;
+    let child = children(admin, "child").await?.remove(0);
+    let name = child["metadata"]["name"].as_str().context("a name")?;
+    admin
+        .delete(&format!("{NOTIFICATIONS}/{name}"))
+        .await?
+        .ok()?;
+    until_file(&file, |text| text.lines().count() == 2).await?;
+    std::fs::write(format!("{file}.go"), "")?;
+    let done = ended(admin, "child").await?;
+    assert_eq!(counts(&done), (2, 1), "{done:#}");
+    assert_eq!(sorted_lines(&file), ["child-0", "child-1", "child-2"]);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_finished_notification_is_collected_with_its_children_after_its_time()
+-> anyhow::Result<()> {
+    let Some(stage) = crate::stage().await? else {
+        return Ok(());
+    };
+    let admin = stage.admin();
+    let file = stage.file("ttl");
+    run_all(&stage, vec![member("ttl", "ttl", &file)]).await?;
+    let object = fanout("ttl", ("group", "ttl"), "work").spec("ttlSecondsAfterFinished", 1);
+    admin.post(FANOUTS, &object.build()).await?.ok()?;
+    eventually("both to be gone", async || {
+        let gone = admin.get(&format!("{FANOUTS}/ttl")).await?.status == 404;
+        Ok((gone && children(admin, "ttl").await?.is_empty()).then_some(()))
+    })
+    .await?;
+    assert_eq!(lines(&file), 1, "it had run");
+    Ok(())
+}
