@@ -7,7 +7,7 @@
 //! what the result names.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use belay_action::probe::{self, Check};
 use belay_action::{
@@ -113,7 +113,7 @@ pub(crate) async fn run(place: &Place, hook: Hook, limit: Duration) -> Came {
         Hook::Check(check) => {
             let target = match target(place).await {
                 Ok(target) => target,
-                Err(message) => return Came::Ended(HookResult::Failed { message }),
+                Err(result) => return Came::Ended(result),
             };
             let stop = place.cancel.clone();
             let tried = probe::once(&*target, &check, &place.attempt, limit, stop).await;
@@ -133,15 +133,29 @@ pub(crate) fn never_started() -> HookResult {
     }
 }
 
-async fn target(place: &Place) -> Result<Arc<dyn Target>, String> {
-    place
-        .runtime
-        .target(&place.id)
-        .await
-        .map_err(|error| causes(&error))
+/// The container; a runtime that is away is asked until it answers or the hook is cancelled.
+async fn target(place: &Place) -> Result<Arc<dyn Target>, HookResult> {
+    let mut pause = PAUSE.0;
+    loop {
+        let error = match place.runtime.target(&place.id).await {
+            Ok(target) => return Ok(target),
+            Err(error) => error,
+        };
+        let message = causes(&error);
+        if matches!(error, RuntimeError::NotFound { .. }) {
+            return Err(HookResult::Failed { message });
+        }
+        warn!(attempt = %place.attempt, message, "a hook cannot be started; trying again");
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = place.cancel.cancelled() => return Err(never_started()),
+        }
+        pause = (pause * 2).min(PAUSE.1);
+    }
 }
 
 async fn exec(place: &Place, command: Vec<String>, timeout: Duration) -> Came {
+    let latest = Instant::now() + timeout;
     let request = ExecRequest {
         attempt: place.attempt.clone(),
         command,
@@ -150,15 +164,16 @@ async fn exec(place: &Place, command: Vec<String>, timeout: Duration) -> Came {
     let failed = |message| Came::Ended(HookResult::Failed { message });
     let target = match target(place).await {
         Ok(target) => target,
-        Err(message) => return failed(message),
+        Err(result) => return Came::Ended(result),
     };
-    let problem = match target.start(&request).await {
+    let problem = match target.start_before(&request, latest).await {
         Ok(running) => return follow(place, running).await,
         Err(
             error @ (TargetError::NotRunning { .. }
             | TargetError::Restarted { .. }
             | TargetError::Unsupported { .. }),
         ) => return failed(causes(&error)),
+        Err(TargetError::TooLate { .. }) => return Came::Ended(never_started()),
         // Whether it was started is not known: the runtime's record decides.
         Err(
             error @ (TargetError::Exists { .. }
