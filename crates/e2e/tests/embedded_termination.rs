@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use anyhow::Context as _;
 use belay_testkit::{EVENTS, Instance, PODS, Rest, eventually, lines, pod, processes, until_file};
 use serde_json::{Value, json};
 
@@ -27,7 +28,7 @@ impl Work {
     }
 
     /// On SIGTERM it ends as soon as the gate is open.
-    fn manifest(&self, pre_stop: Value) -> Value {
+    fn manifest(&self, pre_stop: &Value) -> Value {
         let script = format!(
             "trap 'echo term >> {0}' TERM; echo up >> {0}; \
              while ! grep -q term {0} || ! test -e {1}; do sleep 0.05; done",
@@ -67,7 +68,7 @@ impl Work {
         std::fs::read_to_string(&self.heard).unwrap_or_default()
     }
 
-    async fn run(&self, admin: &Rest, pre_stop: Value) -> anyhow::Result<()> {
+    async fn run(&self, admin: &Rest, pre_stop: &Value) -> anyhow::Result<()> {
         admin.run(&self.manifest(pre_stop)).await?;
         self.until("up").await
     }
@@ -88,12 +89,19 @@ async fn gone(instance: &Instance) -> anyhow::Result<()> {
 }
 
 async fn event(instance: &Instance, reason: &str) -> anyhow::Result<String> {
+    event_about(instance, reason, "").await
+}
+
+/// The message of an event that contains `text`.
+async fn event_about(instance: &Instance, reason: &str, text: &str) -> anyhow::Result<String> {
     let admin = instance.admin().await?;
     eventually(&format!("the event {reason}"), async || {
         let list = admin.get(EVENTS).await?.ok()?;
         let items = list["items"].as_array().cloned().unwrap_or_default();
-        let found = items.iter().find(|event| event["reason"] == reason);
-        Ok(found.and_then(|event| event["message"].as_str().map(str::to_owned)))
+        let told = items.iter().filter(|event| event["reason"] == reason);
+        let mut messages = told.filter_map(|event| event["message"].as_str());
+        let found = messages.find(|message| message.contains(text));
+        Ok(found.map(str::to_owned))
     })
     .await
 }
@@ -103,7 +111,7 @@ async fn crashed_at(point: &str) -> anyhow::Result<(Instance, Work)> {
     let mut instance = Instance::up().env("BELAY_CRASH_AT", point).start().await?;
     let work = Work::new(&instance);
     let admin = instance.admin().await?;
-    work.run(&admin, work.hook()).await?;
+    work.run(&admin, &work.hook()).await?;
     if point != "agent.stop-journalled" {
         work.let_hook_end()?;
     }
@@ -137,7 +145,7 @@ async fn killed_while_the_hook_runs_it_is_followed_and_not_repeated() -> anyhow:
     let mut instance = Instance::up().start().await?;
     let work = Work::new(&instance);
     let admin = instance.admin().await?;
-    work.run(&admin, work.hook()).await?;
+    work.run(&admin, &work.hook()).await?;
     delete(&admin).await;
     work.until("hook").await?;
     for _ in 0..3 {
@@ -152,7 +160,7 @@ async fn killed_while_nobody_sees_the_hook_end_its_end_is_found() -> anyhow::Res
     let mut instance = Instance::up().start().await?;
     let work = Work::new(&instance);
     let admin = instance.admin().await?;
-    work.run(&admin, work.hook()).await?;
+    work.run(&admin, &work.hook()).await?;
     delete(&admin).await;
     work.until("hook").await?;
     instance.kill9().await?;
@@ -178,9 +186,9 @@ async fn killed_between_the_signal_and_the_journal_it_is_sent_once_more() -> any
     work.until("term").await?;
     instance.start_again().await?;
     until_file(&work.heard, |text| text.matches("term").count() == 2).await?;
-    // Confirmed now: another restart sends nothing.
+    // Confirmed now, and written down by an agent that may end in peace: a restart sends nothing.
     event(&instance, "StopSignalSent").await?;
-    instance.kill9().await?;
+    instance.stop().await?;
     instance.start_again().await?;
     work.let_container_end()?;
     gone(&instance).await?;
@@ -194,10 +202,25 @@ async fn killed_during_a_sleep_nobody_gets_his_grace_again() -> anyhow::Result<(
     let mut instance = Instance::up().start().await?;
     let work = Work::new(&instance);
     let admin = instance.admin().await?;
-    work.run(&admin, json!({ "sleep": { "seconds": 1 } }))
-        .await?;
+    let mut manifest = work.manifest(&json!({ "sleep": { "seconds": 1 } }));
+    // Its hook starts when the beginning of the termination is on disk.
+    let begun = instance.file("begun");
+    let script = format!("echo begun >> {begun}");
+    let other = pod("p")
+        .idle("other")
+        .container_field(
+            "lifecycle",
+            json!({ "preStop": { "exec": { "command": ["sh", "-c", script] } } }),
+        )
+        .build();
+    let containers = manifest["spec"]["containers"].as_array_mut();
+    containers
+        .context("containers")?
+        .push(other["spec"]["containers"][0].clone());
+    admin.run(&manifest).await?;
+    work.until("up").await?;
     delete(&admin).await;
-    event(&instance, "Killing").await?;
+    until_file(&begun, |text| !text.is_empty()).await?;
     instance.kill9().await?;
     tokio::time::sleep(AWAY).await;
     instance.start_again().await?;
@@ -205,7 +228,7 @@ async fn killed_during_a_sleep_nobody_gets_his_grace_again() -> anyhow::Result<(
     gone(&instance).await?;
     assert_eq!(work.heard(), "up\nterm\n");
     // "Sent SIGTERM to container main after 2.345s; it has 597.655s before SIGKILL"
-    let sent = event(&instance, "StopSignalSent").await?;
+    let sent = event_about(&instance, "StopSignalSent", "container main ").await?;
     let millis: Vec<u64> = sent
         .split_whitespace()
         .filter_map(|word| word.trim_end_matches(';').strip_suffix('s'))
@@ -225,7 +248,7 @@ async fn with_the_server_away_hook_signal_and_end_come_all_the_same() -> anyhow:
     instance.start_agent("n1", &[]).await?;
     let work = Work::new(&instance);
     let admin = instance.admin().await?;
-    work.run(&admin, work.hook()).await?;
+    work.run(&admin, &work.hook()).await?;
     delete(&admin).await;
     work.until("hook").await?;
     instance.kill9().await?;
@@ -252,7 +275,7 @@ async fn an_agent_that_comes_back_before_its_server_goes_on_with_what_it_began()
     instance.start_agent("n1", &[]).await?;
     let work = Work::new(&instance);
     let admin = instance.admin().await?;
-    work.run(&admin, work.hook()).await?;
+    work.run(&admin, &work.hook()).await?;
     delete(&admin).await;
     work.until("hook").await?;
     instance.kill9().await?;
@@ -270,5 +293,34 @@ async fn an_agent_that_comes_back_before_its_server_goes_on_with_what_it_began()
     instance.start_again().await?;
     gone(&instance).await?;
     assert_eq!(work.heard(), "up\nhook\ndone\nterm\n");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_while_a_post_start_hook_runs_it_is_followed_and_not_repeated() -> anyhow::Result<()>
+{
+    let mut instance = Instance::up().start().await?;
+    let work = Work::new(&instance);
+    let manifest = pod("p")
+        .idle("main")
+        .container_field("lifecycle", json!({ "postStart": work.hook() }))
+        .build();
+    let admin = instance.admin().await?;
+    admin.post(PODS, &manifest).await?.ok()?;
+    work.until("hook").await?;
+    instance.kill9().await?;
+    instance.start_again().await?;
+    let admin = instance.admin().await?;
+    let ready = |pod: &Value| pod["status"]["containerStatuses"][0]["ready"] == true;
+    let pod = admin.get(&format!("{PODS}/p")).await?.ok()?;
+    assert!(!ready(&pod), "its hook is under way: {pod:#}");
+    work.let_hook_end()?;
+    let pod = eventually("the container to be ready", async || {
+        let pod = admin.get(&format!("{PODS}/p")).await?.ok()?;
+        Ok(ready(&pod).then_some(pod))
+    })
+    .await?;
+    assert_eq!(pod["status"]["containerStatuses"][0]["restartCount"], 0);
+    assert_eq!(work.heard(), "hook\ndone\n");
     Ok(())
 }

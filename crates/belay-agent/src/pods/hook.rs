@@ -53,7 +53,7 @@ pub(crate) struct Place {
 pub(crate) const PAUSE: (Duration, Duration) =
     (Duration::from_millis(100), Duration::from_secs(10));
 /// How long to wait for the end of a container whose hook was killed, to learn whether that is why.
-const TAKEN_ALONG: Duration = Duration::from_millis(500);
+const TAKEN_ALONG: Duration = Duration::from_secs(1);
 const SIGKILL: i32 = 9;
 /// Longer than anything lasts; a number that every clock can add.
 pub(crate) const FOREVER: Duration = Duration::from_secs(86_400 * 365);
