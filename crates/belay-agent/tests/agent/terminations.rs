@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 use crate::rig::{Rig, until, until_lines};
 
 /// Longer than any test waits: what ends before it has been ended.
-const LONG: u32 = 600;
+pub(crate) const LONG: u32 = 600;
 
 fn sh(script: &str) -> Value {
     json!(["/bin/sh", "-c", script])
@@ -29,25 +29,25 @@ fn listening(name: &str, heard: &Path, on_term: &str) -> Value {
 }
 
 /// A pod with one such container, which ends when it is asked to.
-fn polite(heard: &Path, pre_stop: Value, grace: u32) -> Value {
+pub(crate) fn polite(heard: &Path, pre_stop: Value, grace: u32) -> Value {
     let mut container = listening("main", heard, "exit 0");
     container["lifecycle"] = json!({"preStop": pre_stop});
     json!({"terminationGracePeriodSeconds": grace, "containers": [container]})
 }
 
-fn exec(script: &str) -> Value {
+pub(crate) fn exec(script: &str) -> Value {
     json!({"exec": {"command": sh(script)}})
 }
 
-fn sleep(seconds: u32) -> Value {
+pub(crate) fn sleep(seconds: u32) -> Value {
     json!({"sleep": {"seconds": seconds}})
 }
 
-fn read(path: &Path) -> String {
+pub(crate) fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
-async fn delete(rig: &Rig, name: &str) {
+pub(crate) async fn delete(rig: &Rig, name: &str) {
     let whole = DeleteParams::default();
     rig.pods().delete(name, &whole).await.unwrap();
 }
@@ -57,7 +57,7 @@ async fn delete_within(rig: &Rig, name: &str, grace: u32) {
     rig.pods().delete(name, &shorter).await.unwrap();
 }
 
-async fn gone(rig: &Rig, name: &str) {
+pub(crate) async fn gone(rig: &Rig, name: &str) {
     until(&format!("pod {name} to be gone"), async || {
         let found = rig.pods().get_opt(name).await.unwrap();
         found.is_none().then_some(())
@@ -76,7 +76,7 @@ async fn told(rig: &Rig, pod: &str, reason: &str) -> Vec<String> {
         .collect()
 }
 
-async fn event(rig: &Rig, pod: &str, reason: &str) -> String {
+pub(crate) async fn event(rig: &Rig, pod: &str, reason: &str) -> String {
     until(&format!("the event {reason} about {pod}"), async || {
         told(rig, pod, reason).await.into_iter().next()
     })
@@ -463,62 +463,5 @@ async fn a_restarted_agent_follows_the_hook_it_finds_running() {
     std::fs::write(&gate, "").unwrap();
     gone(&rig, "p").await;
     assert_eq!(read(&heard), "main-up\nhook\nend\nmain-term\n");
-    rig.end().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_container_is_ready_when_its_post_start_hook_is_done() {
-    let rig = Rig::start().await;
-    let (heard, gate) = (rig.dir.path().join("heard"), rig.dir.path().join("gate"));
-    let hook = format!(
-        "echo hook >> {}; while ! test -e {}; do sleep 0.05; done",
-        heard.display(),
-        gate.display()
-    );
-    let mut spec = polite(&heard, sleep(0), LONG);
-    spec["containers"][0]["lifecycle"]["postStart"] = exec(&hook);
-    let ready = |pod: &belay_api::pod::Pod| {
-        let status = serde_json::to_value(&pod.status).unwrap();
-        status["containerStatuses"][0]["ready"] == true
-    };
-    let pod = rig.run_pod("p", spec).await;
-    until_lines(&heard, 2).await;
-    assert!(!ready(&pod), "its hook is under way");
-    std::fs::write(&gate, "").unwrap();
-    rig.pod("p", "to be ready", ready).await;
-    delete(&rig, "p").await;
-    gone(&rig, "p").await;
-    assert_eq!(read(&heard).matches("hook").count(), 1);
-    rig.end().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_container_whose_post_start_hook_fails_is_stopped_like_any_other_and_started_again() {
-    let rig = Rig::start().await;
-    let heard = rig.dir.path().join("heard");
-    let failed = rig.dir.path().join("failed");
-    let mut spec = polite(
-        &heard,
-        exec(&format!("echo hook >> {}", heard.display())),
-        LONG,
-    );
-    // Its process has set its traps when it has written its first line.
-    let hook = format!(
-        "test -e {0} && exit 0; while ! test -s {1}; do sleep 0.02; done; touch {0}; exit 1",
-        failed.display(),
-        heard.display()
-    );
-    spec["containers"][0]["lifecycle"]["postStart"] = exec(&hook);
-    rig.create_pod("p", spec).await;
-    rig.pod("p", "to be up again", |pod| {
-        let status = serde_json::to_value(&pod.status).unwrap();
-        let main = &status["containerStatuses"][0];
-        main["restartCount"] == 1 && main["ready"] == true
-    })
-    .await;
-    until_lines(&heard, 4).await;
-    assert_eq!(read(&heard), "main-up\nhook\nmain-term\nmain-up\n");
-    let message = event(&rig, "p", "FailedPostStartHook").await;
-    assert!(message.contains("code 1"), "{message}");
     rig.end().await;
 }
