@@ -15,6 +15,13 @@ pub(crate) const RESULT_JOURNALLED: &str = "agent.result-journalled";
 /// The result is on the server and nothing is forgotten yet.
 pub(crate) const AFTER_RESULT: &str = "agent.after-result";
 
+/// The beginning of a termination is in the journal, its hook has not started.
+pub(crate) const STOP_JOURNALLED: &str = "agent.stop-journalled";
+/// A hook has ended and only the runtime knows.
+pub(crate) const HOOK_ENDED: &str = "agent.hook-ended";
+/// A stop signal is delivered and only the container knows.
+pub(crate) const SIGNAL_SENT: &str = "agent.signal-sent";
+
 /// Whether this is the point that was chosen.
 #[cfg(debug_assertions)]
 pub(crate) fn chosen(point: &str) -> bool {

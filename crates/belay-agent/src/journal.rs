@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use belay_core::delivery::Record;
+use belay_core::termination;
 use belay_store::{Expect, OpenError, Options, Store, Write, WriteError};
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
@@ -25,14 +26,6 @@ pub(crate) struct Started {
     /// By the server's clock, milliseconds since the epoch.
     pub(crate) deadline: i64,
     pub(crate) record: Record,
-}
-
-/// A termination under way. Times since boot, because a wall clock may be set.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Stopping {
-    pub(crate) boot_id: String,
-    pub(crate) started: i64,
 }
 
 /// Why the journal did not take something.
@@ -97,35 +90,33 @@ impl Journal {
 
     /// Every notification that was started and not forgotten.
     pub(crate) fn notifications(&self) -> Vec<Started> {
-        match &self.backing {
-            Backing::Disk(store) => store
-                .list(NOTIFICATIONS, None, 0, &mut |_| true)
-                .entries
-                .iter()
-                .filter_map(|entry| decode(&entry.key, &entry.value))
-                .collect(),
-            Backing::Memory(entries) => lock(entries)
-                .iter()
-                .filter(|(key, _)| key.starts_with(NOTIFICATIONS))
-                .filter_map(|(key, value)| decode(key, value))
-                .collect(),
-        }
+        self.under(NOTIFICATIONS)
+            .into_iter()
+            .map(|(_, started)| started)
+            .collect()
     }
 
+    /// Keeps the termination of a pod, or of one of its containers.
     pub(crate) async fn put_stop(
         &self,
-        pod_uid: &str,
-        stop: &Stopping,
+        container: Option<&str>,
+        stop: &termination::Record,
     ) -> Result<(), JournalError> {
-        self.put(format!("{STOPS}{pod_uid}"), stop).await
+        self.put(stop_key(&stop.pod_uid, container), stop).await
     }
 
-    pub(crate) fn stop(&self, pod_uid: &str) -> Option<Stopping> {
-        self.get(&format!("{STOPS}{pod_uid}"))
+    /// The termination of a whole pod.
+    pub(crate) fn stop(&self, pod_uid: &str) -> Option<termination::Record> {
+        self.get(&stop_key(pod_uid, None))
     }
 
-    pub(crate) async fn forget_stop(&self, pod_uid: &str) {
-        self.forget(format!("{STOPS}{pod_uid}")).await;
+    /// The terminations of single containers of a pod, by their names.
+    pub(crate) fn container_stops(&self, pod_uid: &str) -> Vec<(String, termination::Record)> {
+        self.under(&stop_key(pod_uid, Some("")))
+    }
+
+    pub(crate) async fn forget_stop(&self, pod_uid: &str, container: Option<&str>) {
+        self.forget(stop_key(pod_uid, container)).await;
     }
 
     pub(crate) async fn shutdown(&self) {
@@ -172,11 +163,38 @@ impl Journal {
         }
     }
 
+    /// All entries whose key begins with `prefix`, by the rest of their key.
+    fn under<T: DeserializeOwned>(&self, prefix: &str) -> Vec<(String, T)> {
+        let read = |key: &str, value: &[u8]| {
+            let rest = key.strip_prefix(prefix)?.to_owned();
+            Some((rest, decode(key, value)?))
+        };
+        match &self.backing {
+            Backing::Disk(store) => store
+                .list(prefix, None, 0, &mut |_| true)
+                .entries
+                .iter()
+                .filter_map(|entry| read(&entry.key, &entry.value))
+                .collect(),
+            Backing::Memory(entries) => lock(entries)
+                .iter()
+                .filter_map(|(key, value)| read(key, value))
+                .collect(),
+        }
+    }
+
     fn get<T: DeserializeOwned>(&self, key: &str) -> Option<T> {
         match &self.backing {
             Backing::Disk(store) => decode(key, &store.get(key)?.value),
             Backing::Memory(entries) => decode(key, lock(entries).get(key)?),
         }
+    }
+}
+
+fn stop_key(pod_uid: &str, container: Option<&str>) -> String {
+    match container {
+        None => format!("{STOPS}{pod_uid}"),
+        Some(container) => format!("{STOPS}{pod_uid}/{container}"),
     }
 }
 
@@ -211,6 +229,17 @@ mod tests {
         }
     }
 
+    fn stop() -> termination::Record {
+        termination::Record {
+            pod_uid: "p".into(),
+            boot_id: "b".into(),
+            cause: termination::Cause::PodDeleted,
+            began: 5,
+            legs: Vec::new(),
+            counted: [termination::Early::ContainerExited].into(),
+        }
+    }
+
     #[tokio::test]
     async fn what_was_started_is_there_after_a_restart_and_gone_when_forgotten() {
         let dir = tempfile::tempdir().unwrap();
@@ -219,23 +248,26 @@ mod tests {
         journal.put_notification(&started("u2")).await.unwrap();
         journal.forget_notification("u2").await;
         journal.forget_notification("never there").await;
-        journal
-            .put_stop(
-                "p",
-                &Stopping {
-                    boot_id: "b".into(),
-                    started: 5,
-                },
-            )
-            .await
-            .unwrap();
+        journal.put_stop(None, &stop()).await.unwrap();
+        journal.put_stop(Some("c"), &stop()).await.unwrap();
         journal.shutdown().await;
         drop(journal);
 
         let journal = Journal::open(dir.path()).unwrap();
         assert_eq!(journal.notifications(), [started("u1")]);
-        assert_eq!(journal.stop("p").unwrap().started, 5);
-        journal.forget_stop("p").await;
+        assert_eq!(journal.stop("p"), Some(stop()));
+        assert_eq!(journal.container_stops("p"), [("c".to_owned(), stop())]);
+        journal.forget_stop("p", None).await;
+        assert_eq!(journal.stop("p"), None);
+        journal.forget_stop("p", Some("c")).await;
+        assert_eq!(journal.container_stops("p"), []);
+    }
+
+    #[tokio::test]
+    async fn a_termination_in_an_older_form_counts_as_lost() {
+        let journal = Journal::in_memory();
+        let old = serde_json::json!({"bootId": "b", "started": 5});
+        journal.put(stop_key("p", None), &old).await.unwrap();
         assert_eq!(journal.stop("p"), None);
     }
 

@@ -1,6 +1,7 @@
 //! What the agent counts and measures, under `/metrics`.
 
 use belay_api::gates::FeatureGates;
+use belay_core::termination::Early;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -13,6 +14,16 @@ use crate::lease::LeaseHealth;
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct OutcomeLabel {
     pub(crate) outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct CauseLabel {
+    pub(crate) cause: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct EarlyLabel {
+    pub(crate) reason: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -36,6 +47,10 @@ pub struct Metrics {
     pub(crate) outcomes: Family<OutcomeLabel, Counter>,
     /// Containers started again.
     pub(crate) restarts: Counter,
+    /// Terminations of pods and of single containers by what brought them about.
+    pub(crate) terminations: Family<CauseLabel, Counter>,
+    /// Pods with a `preStop.sleep` that ended before its time.
+    pub(crate) early_sleeps: Family<EarlyLabel, Counter>,
     /// Whether the agent's lease is kept.
     pub(crate) lease: LeaseHealth,
 }
@@ -62,6 +77,8 @@ impl Metrics {
             running: Gauge::default(),
             outcomes: Family::default(),
             restarts: Counter::default(),
+            terminations: Family::default(),
+            early_sleeps: Family::default(),
             lease: LeaseHealth::default(),
             registry: Registry::default(),
         };
@@ -96,6 +113,21 @@ impl Metrics {
             metrics.restarts.clone(),
         );
         if let Some(gates) = gates {
+            registry.register(
+                "belay_terminations",
+                "Terminations of pods and of single containers by what brought them about",
+                metrics.terminations.clone(),
+            );
+            for reason in [Early::ContainerExited, Early::GraceShortened] {
+                let reason = reason.as_str();
+                // Shown from the beginning: a counter that is missing cannot be watched.
+                drop(metrics.early_sleeps.get_or_create(&EarlyLabel { reason }));
+            }
+            registry.register(
+                "sleep_action_terminated_early",
+                "Pods with a preStop sleep that ended before its time",
+                metrics.early_sleeps.clone(),
+            );
             let features = Family::<FeatureLabel, Gauge>::default();
             for (feature, enabled) in gates.iter() {
                 features
@@ -153,5 +185,8 @@ mod tests {
         );
         assert!(text.contains("kubernetes_feature_enabled{name=\"ContainerStopSignals\"} 1"));
         assert!(text.contains("belay_action_outcomes_total{outcome=\"HandlerFailed\"} 1"));
+        // The name that the seed gives, there before the first one ends early.
+        let early = "sleep_action_terminated_early_total{reason=\"grace_shortened\"} 0";
+        assert!(text.contains(early), "{text}");
     }
 }

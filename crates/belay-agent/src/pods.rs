@@ -16,11 +16,12 @@
 mod backoff;
 pub(crate) mod config;
 mod expand;
+mod hook;
 mod plan;
 mod report;
 mod status;
-mod stop;
 mod table;
+mod terminate;
 mod tracked;
 mod waiting;
 mod worker;
@@ -30,6 +31,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use belay_api::pod::Pod;
+use belay_core::termination::Cause;
 use belay_runtime::{ContainerConfig, ContainerState};
 use futures::stream::StreamExt as _;
 use kube::Api;
@@ -60,6 +62,7 @@ pub(crate) async fn run(context: Arc<Host>, shutdown: CancellationToken) {
         listing: HashSet::new(),
         shutdown: shutdown.clone(),
     };
+    pods.go_on();
     let api: Api<Pod> = Api::all(context.client.clone());
     let selector =
         watcher::Config::default().fields(&format!("spec.nodeName={}", context.node_name));
@@ -113,6 +116,24 @@ struct Pods {
 }
 
 impl Pods {
+    /// Goes on with the terminations that an agent before this one began. Whether the API server is
+    /// there to tell of the pods does not matter to their containers.
+    fn go_on(&mut self) {
+        let begun: Vec<(String, ContainerConfig)> = self
+            .adopted
+            .iter()
+            .filter(|(uid, _)| {
+                let journalled = self.context.journal.stop(uid);
+                journalled.is_some_and(|record| record.cause != Cause::PodCompleted)
+            })
+            .filter_map(|(uid, states)| Some((uid.clone(), states.first()?.config.clone())))
+            .collect();
+        for (uid, config) in begun {
+            let pod = Arc::new(remembered(&config));
+            self.spawn(&uid, Desired::Remembered(pod));
+        }
+    }
+
     fn event(&mut self, event: Event<Pod>) {
         match event {
             Event::Init => self.listing.clear(),
@@ -131,10 +152,7 @@ impl Pods {
 
     fn apply(&mut self, pod: Pod) {
         let uid = pod.uid().to_owned();
-        let desired = Desired {
-            pod: Arc::new(pod),
-            gone: false,
-        };
+        let desired = Desired::Known(Arc::new(pod));
         match self.workers.get(&uid) {
             Some(worker) => {
                 worker.send_replace(desired);
@@ -176,7 +194,7 @@ impl Pods {
                 "its pod is gone; it is stopped"
             );
             let pod = Arc::new(remembered(&config));
-            self.spawn(&uid, Desired { pod, gone: true });
+            self.spawn(&uid, Desired::Gone(pod));
         }
         self.context.pods.listed();
     }
@@ -184,10 +202,8 @@ impl Pods {
     fn gone(&mut self, uid: &str, last: Option<Arc<Pod>>) {
         if let Some(worker) = self.workers.get(uid) {
             worker.send_modify(|desired| {
-                desired.gone = true;
-                if let Some(last) = last {
-                    desired.pod = last;
-                }
+                let last = last.unwrap_or_else(|| Arc::clone(desired.pod()));
+                *desired = Desired::Gone(last);
             });
         }
     }

@@ -13,7 +13,7 @@ use crate::{Action, AttemptId, Outcome, Target};
 pub(super) const USER_AGENT: &str = concat!("belay-probe/", env!("CARGO_PKG_VERSION"));
 
 /// Tries once. `stop` ends the try early; an exec is dead then, with all it started.
-pub(super) async fn once(
+pub async fn once(
     target: &dyn Target,
     check: &Check,
     attempt: &AttemptId,

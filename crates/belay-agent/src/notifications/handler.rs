@@ -1,6 +1,6 @@
 //! What a pod declares for a notifier, as far as this agent can do it. Pure.
 
-mod probe;
+pub(crate) mod probe;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -89,11 +89,6 @@ fn refuse_unsupported(container: &Container) -> Result<(), Waiting> {
             .and_then(Value::as_array)
             .is_some_and(|list| !list.is_empty())
     };
-    if container.is_sidecar() {
-        return Err(Waiting::config(format!(
-            "init container \"{name}\" has restartPolicy Always; this agent cannot run restartable init containers yet"
-        )));
-    }
     if given("volumeMounts") || given("volumeDevices") {
         return Err(Waiting::config(format!(
             "container \"{name}\" mounts volumes; the process runtime runs on the host's file system and cannot mount them"
@@ -120,19 +115,10 @@ pub(crate) fn not_carried_out(container: &Container) -> Vec<&'static str> {
             .get(field)
             .is_some_and(|value| !value.is_null())
     };
-    let hooks = container.lifecycle.as_ref();
     [
         ("livenessProbe", given("livenessProbe")),
         ("readinessProbe", given("readinessProbe")),
         ("startupProbe", given("startupProbe")),
-        (
-            "lifecycle.postStart",
-            hooks.is_some_and(|hooks| hooks.post_start.is_some()),
-        ),
-        (
-            "lifecycle.preStop",
-            hooks.is_some_and(|hooks| hooks.pre_stop.is_some()),
-        ),
     ]
     .into_iter()
     .filter_map(|(field, given)| given.then_some(field))
@@ -305,10 +291,7 @@ mod tests {
             "lifecycle": {"preStop": {"sleep": {"seconds": 1}}},
         }))
         .unwrap();
-        assert_eq!(
-            not_carried_out(&container),
-            ["livenessProbe", "lifecycle.preStop"]
-        );
+        assert_eq!(not_carried_out(&container), ["livenessProbe"]);
         assert!(not_carried_out(&Container::default()).is_empty());
     }
 
@@ -323,10 +306,6 @@ mod tests {
             (
                 json!({"name": "c", "command": ["x"], "envFrom": [{"configMapRef": {"name": "m"}}]}),
                 "envFrom",
-            ),
-            (
-                json!({"name": "c", "command": ["x"], "restartPolicy": "Always"}),
-                "restartable init",
             ),
             (
                 json!({"name": "c", "command": ["x"], "env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]}),

@@ -1,7 +1,8 @@
 //! What to start now, and what has to wait. Pure.
 //!
-//! Init containers run one after the other, each to its success; then all containers run at once. An
-//! ended container is started again as the restart policy says, after its back-off.
+//! Init containers run one after the other, each to its success, and a sidecar among them until it
+//! is up; then all containers run at once. An ended container is started again as the restart policy
+//! says, after its back-off, and a sidecar always, until the pod has come to its end.
 
 use std::collections::BTreeMap;
 
@@ -22,6 +23,8 @@ pub(crate) struct Plan {
     pub(crate) wake: Option<Timestamp>,
     /// Whether all init containers are done.
     pub(crate) initialized: bool,
+    /// Whether the pod has come to its end, and its sidecars may go.
+    pub(crate) completed: bool,
 }
 
 /// One container's next step.
@@ -49,7 +52,15 @@ pub(crate) fn plan(
         ..Plan::default()
     };
     let policy = pod.spec.restart_policy();
+    let completed = completed(pod, tracked);
+    plan.completed = completed;
     if plan.initialized {
+        let sidecars = pod.spec.init_containers.iter().filter(|c| c.is_sidecar());
+        for container in sidecars.filter(|_| !completed) {
+            let policy = RestartPolicy::Always;
+            let next = next(pod, &container.name, policy, tracked, problems, now);
+            plan.take(&container.name, next);
+        }
         for container in &pod.spec.containers {
             let next = next(pod, &container.name, policy, tracked, problems, now);
             plan.take(&container.name, next);
@@ -67,7 +78,17 @@ pub(crate) fn plan(
     };
     let mut turn = true;
     for container in &pod.spec.init_containers {
-        if succeeded(tracked.get(&container.name)) {
+        let known = tracked.get(&container.name);
+        if turn && container.is_sidecar() {
+            if !completed {
+                let policy = RestartPolicy::Always;
+                let next = next(pod, &container.name, policy, tracked, problems, now);
+                plan.take(&container.name, next);
+            }
+            turn = has_been_up(known);
+            continue;
+        }
+        if !container.is_sidecar() && succeeded(known) {
             continue;
         }
         if turn {
@@ -113,7 +134,40 @@ pub(crate) fn initialized(pod: &Pod, tracked: &BTreeMap<String, Tracked>) -> boo
             .spec
             .init_containers
             .iter()
-            .all(|container| succeeded(tracked.get(&container.name)))
+            .all(|container| match tracked.get(&container.name) {
+                known if container.is_sidecar() => has_been_up(known),
+                known => succeeded(known),
+            })
+}
+
+/// Whether a sidecar has let the next container start; one that ended since is started again, and
+/// does not hold up the others a second time.
+fn has_been_up(tracked: Option<&Tracked>) -> bool {
+    tracked.is_some_and(|tracked| tracked.current.is_some() && !tracked.starting)
+}
+
+/// Whether no container of the pod runs or will run again, sidecars aside.
+pub(crate) fn completed(pod: &Pod, tracked: &BTreeMap<String, Tracked>) -> bool {
+    let policy = pod.spec.restart_policy();
+    let init = pod.spec.init_containers.iter();
+    let gave_up = policy == RestartPolicy::Never
+        && init
+            .filter(|container| !container.is_sidecar())
+            .any(|container| exit_code(tracked.get(&container.name)).is_some_and(|code| code != 0));
+    let main = &pod.spec.containers;
+    gave_up
+        || (!main.is_empty()
+            && main.iter().all(|container| {
+                exit_code(tracked.get(&container.name)).is_some_and(|code| !restarts(policy, code))
+            }))
+}
+
+fn restarts(policy: RestartPolicy, code: i32) -> bool {
+    match policy {
+        RestartPolicy::Always => true,
+        RestartPolicy::OnFailure => code != 0,
+        RestartPolicy::Never => false,
+    }
 }
 
 /// Whether the newest incarnation ended with 0.
@@ -140,15 +194,7 @@ fn next(
     if known.running().is_some() {
         return Next::Nothing;
     }
-    let restarts = match exit_code(Some(known)) {
-        None => true,
-        Some(code) => match policy {
-            RestartPolicy::Always => true,
-            RestartPolicy::OnFailure => code != 0,
-            RestartPolicy::Never => false,
-        },
-    };
-    if !restarts {
+    if exit_code(Some(known)).is_some_and(|code| !restarts(policy, code)) {
         return Next::Nothing;
     }
     let Some(ended) = known.ended() else {
@@ -271,6 +317,58 @@ mod tests {
             assert_eq!(plan.start, start, "{before:?}");
             assert_eq!(plan.initialized, start == ["a"]);
         }
+    }
+
+    fn with_sidecar(policy: &str) -> Pod {
+        let mut pod = pod(policy, &["i", "proxy", "j"], &["a"]);
+        pod.spec.init_containers[1].restart_policy = Some(RestartPolicy::Always);
+        pod
+    }
+
+    #[test]
+    fn a_sidecar_is_started_in_its_turn_and_runs_beside_the_rest() {
+        let pod = with_sidecar("Always");
+        let starting = Tracked {
+            starting: true,
+            ..running()
+        };
+        let i = ("i", exited(0, 1));
+        let steps = [
+            (vec![i.clone()], vec!["proxy"]),
+            (vec![i.clone(), ("proxy", starting)], vec![]),
+            (vec![i.clone(), ("proxy", running())], vec!["j"]),
+            // One that crashed is started again and holds nobody up.
+            (vec![i.clone(), ("proxy", exited(0, 1))], vec!["proxy", "j"]),
+            (
+                vec![i.clone(), ("proxy", running()), ("j", exited(0, 2))],
+                vec!["a"],
+            ),
+            (
+                vec![i.clone(), ("proxy", exited(1, 3)), ("a", running())],
+                vec!["proxy"],
+            ),
+        ];
+        for (before, start) in steps {
+            let plan = plan(&pod, &known(before.clone()), &BTreeMap::new(), at(5));
+            assert_eq!(plan.start, start, "{before:?}");
+            assert!(!plan.completed);
+        }
+    }
+
+    #[test]
+    fn a_sidecar_is_not_started_again_when_the_pod_has_come_to_its_end() {
+        let before = known(vec![("proxy", exited(1, 3)), ("a", exited(0, 4))]);
+        for policy in ["Never", "OnFailure"] {
+            let plan = plan(&with_sidecar(policy), &before, &BTreeMap::new(), at(5));
+            assert!(plan.completed && plan.start.is_empty(), "{policy}");
+        }
+        let gave_up = known(vec![
+            ("i", exited(0, 1)),
+            ("proxy", running()),
+            ("j", exited(1, 2)),
+        ]);
+        assert!(completed(&with_sidecar("Never"), &gave_up));
+        assert!(!completed(&with_sidecar("OnFailure"), &gave_up));
     }
 
     #[test]

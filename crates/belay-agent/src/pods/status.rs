@@ -91,7 +91,9 @@ fn phase(
         Some("Failed") => return "Failed",
         Some(_) | None => {}
     }
-    let all = || pod.spec.init_containers.iter().chain(&pod.spec.containers);
+    // A sidecar's end says nothing about the pod's.
+    let init = || pod.spec.init_containers.iter().filter(|c| !c.is_sidecar());
+    let all = || init().chain(&pod.spec.containers);
     if over {
         let failed = all().any(|c| exit_code(tracked.get(&c.name)).is_some_and(|code| code != 0));
         let ran = pod
@@ -106,20 +108,26 @@ fn phase(
         };
     }
     let policy = pod.spec.restart_policy();
+    let sidecars = pod.spec.init_containers.iter().filter(|c| c.is_sidecar());
+    // A pod has not ended while something of it runs.
+    let served = sidecars
+        .filter_map(|c| tracked.get(&c.name))
+        .any(|known| known.running().is_some());
     if !plan.initialized {
         let gave_up = policy == RestartPolicy::Never
-            && pod
-                .spec
-                .init_containers
-                .iter()
-                .any(|c| exit_code(tracked.get(&c.name)).is_some_and(|code| code != 0));
-        return if gave_up { "Failed" } else { "Pending" };
+            && init().any(|c| exit_code(tracked.get(&c.name)).is_some_and(|code| code != 0));
+        return if gave_up && !served {
+            "Failed"
+        } else {
+            "Pending"
+        };
     }
     let main = || pod.spec.containers.iter().map(|c| tracked.get(&c.name));
     if main().any(|known| known.is_none_or(|known| known.current.is_none())) {
         return "Pending";
     }
-    if main().flatten().any(|known| known.running().is_some()) || policy == RestartPolicy::Always {
+    let runs = served || main().flatten().any(|known| known.running().is_some());
+    if runs || policy == RestartPolicy::Always {
         return "Running";
     }
     if main().all(succeeded) {
@@ -176,6 +184,7 @@ fn container_status(
         .then(|| stop_signal(container, node.gates).to_string());
     // An init container is ready when it is done.
     let done = init
+        && !container.is_sidecar()
         && state
             .terminated
             .as_ref()
@@ -184,8 +193,8 @@ fn container_status(
         name: name.clone(),
         state: Some(state),
         last_state: Some(last.map(|i| instance_state(i, node)).unwrap_or_default()),
-        ready: running || done,
-        started: Some(running),
+        ready: known.is_up() || done,
+        started: Some(known.is_up()),
         restart_count: i32::try_from(known.restart_count()).unwrap_or(i32::MAX),
         image: container.image.clone().unwrap_or_default(),
         image_id: String::new(),

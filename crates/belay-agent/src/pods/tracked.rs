@@ -48,6 +48,8 @@ pub(crate) struct Tracked {
     /// Why the newest attempt to start one failed.
     pub(crate) failed_start: Option<FailedStart>,
     pub(crate) backoff: Backoff,
+    /// Whether the `postStart` hook of the newest incarnation is under way.
+    pub(crate) starting: bool,
 }
 
 impl Tracked {
@@ -66,6 +68,11 @@ impl Tracked {
             .as_ref()
             .filter(|instance| instance.exit.is_none())
             .map(|instance| &instance.id)
+    }
+
+    /// Whether it runs and its `postStart` hook is done.
+    pub(crate) fn is_up(&self) -> bool {
+        self.running().is_some() && !self.starting
     }
 
     /// How often it was started again.
@@ -95,6 +102,7 @@ impl Tracked {
     /// A new incarnation runs. Returns the one that is no longer kept.
     pub(crate) fn started(&mut self, instance: Instance) -> Option<ContainerId> {
         self.failed_start = None;
+        self.starting = false;
         let dropped = match self.current.replace(instance) {
             None => None,
             Some(old) => self.previous.replace(old),

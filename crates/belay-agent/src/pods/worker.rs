@@ -4,8 +4,8 @@
 //!
 //! A worker looks at what is wanted and at what runs, starts what the [plan](super::plan) says,
 //! reports the [status](super::status), and waits until something happens. When the pod is being
-//! deleted, or is gone, it [stops](super::stop) the containers, reports the end, deletes the object
-//! and removes what is left on disk.
+//! deleted, or is gone, it [ends](super::terminate) the containers, reports the end, deletes the
+//! object and removes what is left on disk.
 //!
 //! # Guarantees
 //!
@@ -13,6 +13,7 @@
 //! while it is away. The end of a worker by shutdown leaves the containers as they are.
 
 mod ending;
+mod starting;
 mod telling;
 
 use std::collections::BTreeMap;
@@ -21,8 +22,8 @@ use std::time::Duration;
 
 use belay_action::ContainerId;
 use belay_api::pod::{Pod, PodStatus};
-use belay_api::reasons;
-use belay_runtime::{ContainerState, ContainerStatus as RuntimeStatus, Exit, RuntimeError};
+use belay_core::termination::Cause;
+use belay_runtime::{ContainerState, Exit, RuntimeError};
 use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use jiff::Timestamp;
@@ -31,19 +32,33 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use super::hook::Came;
 use super::report::Reported;
-use super::stop::Stopped;
-use super::tracked::{FailedStart, Instance, Tracked};
+use super::terminate::{self, Terminations};
+use super::tracked::{Instance, Tracked};
 use super::waiting::Waiting;
 use super::{config, plan};
 use crate::context::Host;
 
+pub(crate) use telling::reference;
+
 /// The pod as the API tells it.
 #[derive(Debug, Clone)]
-pub(crate) struct Desired {
-    pub(crate) pod: Arc<Pod>,
-    /// It is no longer there; `pod` is what was last known of it.
-    pub(crate) gone: bool,
+pub(crate) enum Desired {
+    /// The API has not told yet; this is what the runtime remembers of it. Only for pods whose end
+    /// is in the journal.
+    Remembered(Arc<Pod>),
+    Known(Arc<Pod>),
+    /// It is no longer there; this is what was last known of it.
+    Gone(Arc<Pod>),
+}
+
+impl Desired {
+    pub(crate) fn pod(&self) -> &Arc<Pod> {
+        match self {
+            Desired::Remembered(pod) | Desired::Known(pod) | Desired::Gone(pod) => pod,
+        }
+    }
 }
 
 /// What a worker waits for.
@@ -53,9 +68,11 @@ enum Happening {
         id: ContainerId,
         exit: Result<Exit, RuntimeError>,
     },
-    Stopped {
+    /// A `postStart` hook has ended.
+    PostStarted {
         container: String,
-        stopped: Stopped,
+        id: ContainerId,
+        came: Came,
     },
     Reported {
         outcome: Reported,
@@ -67,9 +84,8 @@ enum Happening {
 
 /// The end of the pod, once it has begun.
 struct Ending {
-    /// Milliseconds since boot.
-    started: i64,
-    deadline: watch::Sender<Instant>,
+    /// The grace that was asked for last.
+    asked: Duration,
     /// Whether the final status has been reported, or nobody is left to report it to.
     told: bool,
     deleting: bool,
@@ -97,6 +113,9 @@ pub(crate) struct Worker {
     retry_at: Option<Instant>,
     wake: Option<Timestamp>,
     ending: Option<Ending>,
+    terminations: Terminations,
+    /// Cancels the `postStart` hooks that are under way, by container.
+    post_starts: BTreeMap<String, CancellationToken>,
     /// Containers whose back-off has been told as an event, with the number of the incarnation.
     told_back_off: BTreeMap<String, u32>,
     told_unsupported: bool,
@@ -108,12 +127,15 @@ impl Worker {
         desired: watch::Receiver<Desired>,
         adopted: Vec<ContainerState>,
     ) -> Self {
-        let pod = Arc::clone(&desired.borrow().pod);
+        let pod = Arc::clone(desired.borrow().pod());
+        let (tracked, old) = adopt(adopted);
+        let terminations = Terminations::resume(Arc::clone(&context), Arc::clone(&pod), &tracked);
         let mut worker = Worker {
             context,
+            terminations,
             uid: pod.uid().to_owned(),
             desired,
-            tracked: BTreeMap::new(),
+            tracked,
             floor: floor(&pod),
             happenings: FuturesUnordered::new(),
             reported: pod.status.clone().unwrap_or_default(),
@@ -123,10 +145,14 @@ impl Worker {
             retry_at: None,
             wake: None,
             ending: None,
+            post_starts: BTreeMap::new(),
             told_back_off: BTreeMap::new(),
             told_unsupported: false,
         };
-        worker.adopt(adopted);
+        for id in old {
+            worker.remove_later(id);
+        }
+        worker.follow_adopted(&pod);
         let desired = worker.desired.borrow().clone();
         worker.publish(&desired);
         worker
@@ -136,22 +162,32 @@ impl Worker {
     pub(crate) async fn run(mut self, shutdown: CancellationToken) {
         loop {
             let desired = self.desired.borrow_and_update().clone();
-            let done = if desired.gone || desired.pod.is_terminating() || self.ending.is_some() {
-                self.end(&desired).await
+            self.terminations.see(desired.pod());
+            // The first that the API tells of a pod that the runtime remembered.
+            if let Desired::Known(pod) = &desired
+                && self.reported == PodStatus::default()
+            {
+                self.reported = pod.status.clone().unwrap_or_default();
+            }
+            let done = if self.ends(&desired) {
+                self.end(&desired)
             } else {
-                self.keep_running(&desired.pod).await;
+                self.keep_running(desired.pod()).await;
                 false
             };
             if done {
-                self.clean_up(&desired.pod).await;
+                self.clean_up(desired.pod()).await;
                 return;
             }
             self.publish(&desired);
             let timer = earliest(self.wake.map(instant), self.retry_at);
             tokio::select! {
-                () = shutdown.cancelled() => return,
-                changed = self.desired.changed() => if changed.is_err() { return },
-                Some(happening) = self.happenings.next() => self.happened(happening, &desired.pod),
+                () = shutdown.cancelled() => return self.terminations.leave().await,
+                changed = self.desired.changed() => if changed.is_err() {
+                    return self.terminations.leave().await;
+                },
+                Some(happening) = self.happenings.next() => self.happened(happening, desired.pod()),
+                moment = self.terminations.next() => self.terminations.happened(moment),
                 () = sleep_until(timer) => {
                     self.wake = None;
                     self.retry_at = None;
@@ -160,25 +196,17 @@ impl Worker {
         }
     }
 
-    /// Takes over what the runtime already has of this pod.
-    fn adopt(&mut self, adopted: Vec<ContainerState>) {
-        let mut found: BTreeMap<String, Vec<Instance>> = BTreeMap::new();
-        for state in adopted {
-            found
-                .entry(state.config.name.clone())
-                .or_default()
-                .push(state.into());
-        }
-        for (container, instances) in found {
-            let mut tracked = Tracked::default();
-            for old in tracked.adopt(instances) {
-                self.remove_later(old);
-            }
-            if let Some(id) = tracked.running().cloned() {
-                info!(pod = self.uid, container, %id, "adopted");
-                self.wait_for(&container, id);
-            }
-            self.tracked.insert(container, tracked);
+    /// Follows what the runtime already has of this pod.
+    fn follow_adopted(&mut self, pod: &Pod) {
+        let running: Vec<(String, ContainerId)> = self
+            .tracked
+            .iter()
+            .filter_map(|(name, tracked)| Some((name.clone(), tracked.running()?.clone())))
+            .collect();
+        for (container, id) in running {
+            info!(pod = self.uid, container, %id, "adopted");
+            self.wait_for(&container, id.clone());
+            self.find_post_start(pod, &container, id);
         }
     }
 
@@ -224,19 +252,27 @@ impl Worker {
             plan.start.clear();
             plan.waiting.clear();
         }
+        // What is being stopped comes to its end before it is started again.
+        plan.start.retain(|name| !self.terminations.stops(name));
         if !plan.start.is_empty() {
             for container in plan.start.clone() {
                 self.start(pod, &container).await;
             }
             plan = plan::plan(pod, &self.tracked, &problems, Timestamp::now());
         }
+        if plan.completed
+            && self.terminations.pod_cause().is_none()
+            && self.tracked.values().any(|known| known.running().is_some())
+        {
+            self.cancel_post_starts();
+            let grace = terminate::grace(pod, false);
+            let cause = Cause::PodCompleted;
+            self.terminations.end_pod(cause, grace, &self.tracked);
+        }
         self.wake = plan.wake;
         self.tell_back_off(pod, &plan);
         self.tell_unsupported(pod);
-        self.publish(&Desired {
-            pod: Arc::clone(pod),
-            gone: false,
-        });
+        self.publish(&Desired::Known(Arc::clone(pod)));
         self.report(pod, &plan, false);
     }
 
@@ -261,83 +297,6 @@ impl Worker {
         }
     }
 
-    async fn start(&mut self, pod: &Pod, name: &str) {
-        let Some(container) = pod.container(name) else {
-            return;
-        };
-        let known = self.tracked.get(name).cloned().unwrap_or_default();
-        let floor = self.floor.get(name).copied().unwrap_or(0);
-        let count = known.next_restart_count().max(floor);
-        let config = match config::container_config(pod, container, count, self.config_node()) {
-            Ok(config) => config,
-            // The plan does not ask for what has a problem.
-            Err(problem) => return debug!(container = name, ?problem, "not startable"),
-        };
-        let about = self.reference(pod, Some(name));
-        let result = self.context.runtime.start(&config).await;
-        let now = Timestamp::now();
-        let ended = known.ended();
-        let tracked = self.tracked.entry(name.to_owned()).or_default();
-        if let Some(ended) = ended {
-            tracked.backoff.restarted(ended, now);
-        }
-        let id = match result {
-            Ok(id) => id,
-            Err(error) => {
-                let reason = match &error {
-                    RuntimeError::StartFailed { .. } => "RunContainerError",
-                    _ => "CreateContainerError",
-                };
-                let message = causes(&error);
-                warn!(pod = pod.name(), container = name, message, "cannot start");
-                if ended.is_none() {
-                    tracked.backoff.restarted(now, now);
-                }
-                let waiting = Waiting {
-                    reason,
-                    message: message.clone(),
-                };
-                tracked.failed_start = Some(FailedStart { waiting, at: now });
-                self.context
-                    .events
-                    .warning(about, reasons::FAILED, format!("Error: {message}"));
-                return;
-            }
-        };
-        let started = match self.context.runtime.state(&id).await {
-            Ok(ContainerState {
-                status: RuntimeStatus::Running { started },
-                ..
-            }) => started,
-            Ok(ContainerState {
-                status: RuntimeStatus::Exited(exit),
-                ..
-            }) => exit.started,
-            Err(_) => now,
-        };
-        let instance = Instance {
-            id: id.clone(),
-            restart_count: count,
-            started,
-            exit: None,
-        };
-        let dropped = tracked.started(instance);
-        if count > 0 {
-            self.context.metrics.restarts.inc();
-        }
-        if let Some(dropped) = dropped {
-            self.remove_later(dropped);
-        }
-        let events = &self.context.events;
-        events.normal(
-            about.clone(),
-            reasons::CREATED,
-            format!("Created container: {name}"),
-        );
-        events.normal(about, reasons::STARTED, format!("Started container {name}"));
-        self.wait_for(name, id);
-    }
-
     fn happened(&mut self, happening: Happening, pod: &Pod) {
         match happening {
             Happening::Exited {
@@ -345,26 +304,11 @@ impl Worker {
                 id,
                 exit,
             } => self.exited(&container, &id, exit),
-            Happening::Stopped { container, stopped } => {
-                let about = self.reference(pod, Some(&container));
-                if stopped.killed {
-                    let message = format!(
-                        "Container {container} did not end within its grace period and was killed"
-                    );
-                    self.context
-                        .events
-                        .normal(about.clone(), reasons::KILLING, message);
-                }
-                if !stopped.survivors.is_empty() {
-                    let message = format!(
-                        "these processes of container {container} could not be killed: {}",
-                        stopped.survivors.join(", ")
-                    );
-                    self.context
-                        .events
-                        .warning(about, reasons::PROCESSES_SURVIVED, message);
-                }
-            }
+            Happening::PostStarted {
+                container,
+                id,
+                came,
+            } => self.post_started(pod, &container, &id, came),
             Happening::Reported { outcome, over } => {
                 self.reporting = false;
                 self.answered(outcome, |ending| ending.told |= over);
@@ -435,7 +379,26 @@ impl Worker {
         {
             instance.exit = Some(exit);
         }
+        self.cancel_post_start(container, id);
+        self.terminations.exited(container, id);
     }
+}
+
+/// What the runtime already has of a pod, and what is too old to be kept of it.
+fn adopt(states: Vec<ContainerState>) -> (BTreeMap<String, Tracked>, Vec<ContainerId>) {
+    let mut found: BTreeMap<String, Vec<Instance>> = BTreeMap::new();
+    for state in states {
+        let name = state.config.name.clone();
+        found.entry(name).or_default().push(state.into());
+    }
+    let mut old = Vec::new();
+    let mut adopted = BTreeMap::new();
+    for (container, instances) in found {
+        let mut tracked = Tracked::default();
+        old.extend(tracked.adopt(instances));
+        adopted.insert(container, tracked);
+    }
+    (adopted, old)
 }
 
 /// The next number for each container that the pod's status shows as started before.
@@ -466,18 +429,6 @@ fn unknown_exit() -> Exit {
         finished: now,
         reason: belay_runtime::ExitReason::ContainerStatusUnknown,
     }
-}
-
-/// An error with all its causes in one line.
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }
 
 /// The moment of the monotonic clock at which the wall clock will show `at`.

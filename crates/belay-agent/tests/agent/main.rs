@@ -8,5 +8,7 @@
 mod companion;
 mod notifications;
 mod pods;
+mod post_start;
 mod probes;
 mod rig;
+mod terminations;

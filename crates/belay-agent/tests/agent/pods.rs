@@ -402,7 +402,10 @@ async fn a_restarted_agent_goes_on_with_what_is_left_of_the_grace() {
     .unwrap();
     let entry = journal.get(&key).unwrap();
     let mut stop: Value = serde_json::from_slice(&entry.value).unwrap();
-    stop["started"] = json!(stop["started"].as_i64().unwrap() - 599_000);
+    for moment in ["/began", "/legs/0/began", "/legs/0/stage/signalled/asked"] {
+        let at = stop.pointer_mut(moment).unwrap();
+        *at = json!(at.as_i64().unwrap() - 599_000);
+    }
     let value = bytes::Bytes::from(stop.to_string());
     let write = belay_store::Write::put(key, belay_store::Expect::Any, move |_| value);
     journal.write(write).await.unwrap();

@@ -81,9 +81,10 @@ impl Notice {
     pub fn message(&self, container: &str) -> String {
         match self {
             Notice::Stopping { cause } => match cause {
-                Cause::PodDeleted | Cause::PodVanished | Cause::DeadlineExceeded => {
-                    format!("Stopping container {container}")
-                }
+                Cause::PodDeleted
+                | Cause::PodVanished
+                | Cause::PodCompleted
+                | Cause::DeadlineExceeded => format!("Stopping container {container}"),
                 Cause::LivenessProbe { restarts } => probe(container, "liveness", *restarts),
                 Cause::StartupProbe { restarts } => probe(container, "startup", *restarts),
                 Cause::PostStartFailed => "FailedPostStartHook".to_owned(),

@@ -15,6 +15,8 @@ pub enum Cause {
     PodDeleted,
     /// The pod disappeared from the API without having been stopped.
     PodVanished,
+    /// The pod's own containers have ended for good, and its sidecars have nobody left to serve.
+    PodCompleted,
     /// The pod ran longer than its `activeDeadlineSeconds`.
     DeadlineExceeded,
     /// A container failed its liveness probe.
@@ -29,6 +31,21 @@ pub enum Cause {
     },
     /// A container's `postStart` hook failed.
     PostStartFailed,
+}
+
+impl Cause {
+    /// Its name in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Cause::PodDeleted => "PodDeleted",
+            Cause::PodVanished => "PodVanished",
+            Cause::PodCompleted => "PodCompleted",
+            Cause::DeadlineExceeded => "DeadlineExceeded",
+            Cause::LivenessProbe { .. } => "LivenessProbe",
+            Cause::StartupProbe { .. } => "StartupProbe",
+            Cause::PostStartFailed => "PostStartFailed",
+        }
+    }
 }
 
 /// What a container is to its pod.

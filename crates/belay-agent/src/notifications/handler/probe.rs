@@ -16,7 +16,7 @@ const DEFAULT_TIMEOUT_SECONDS: u64 = 1;
 ///
 /// Defaults are filled in here too, because the notifiers annotation is text to every server. The
 /// error completes the sentence "the probe ...".
-pub(super) fn resolve(
+pub(crate) fn resolve(
     declared: &Declared,
     container: Option<&Container>,
     address: &str,

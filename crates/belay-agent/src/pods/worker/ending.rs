@@ -3,50 +3,66 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use belay_action::ContainerId;
-use belay_api::pod::{Container, Pod};
-use belay_api::reasons;
+use belay_api::pod::Pod;
+use belay_core::termination::Cause;
 use belay_runtime::RuntimeError;
 use futures::future::FutureExt as _;
-use tokio::sync::watch;
-use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::{Desired, Ending, Happening, Worker};
-use crate::clock::boot_millis;
-use crate::journal::Stopping;
-use crate::pods::{config, plan, report, status, stop};
+use crate::pods::{config, plan, report, terminate};
 
 impl Worker {
+    /// Whether the pod is to leave the node, by the API's word or by that of the journal.
+    pub(super) fn ends(&self, desired: &Desired) -> bool {
+        let journalled = match self.terminations.pod_cause() {
+            // Such a pod has ended and stays.
+            None | Some(Cause::PodCompleted) => false,
+            Some(_) => true,
+        };
+        let asked = match desired {
+            Desired::Known(pod) => pod.is_terminating(),
+            Desired::Remembered(_) => false,
+            Desired::Gone(_) => true,
+        };
+        asked || self.ending.is_some() || journalled
+    }
+
     /// One step of the pod's end. Returns whether nothing is left to do.
-    pub(super) async fn end(&mut self, desired: &Desired) -> bool {
-        let grace = stop::grace(&desired.pod, desired.gone);
-        if self.ending.is_none() {
-            self.begin_end(&desired.pod, grace);
+    pub(super) fn end(&mut self, desired: &Desired) -> bool {
+        let gone = matches!(desired, Desired::Gone(_));
+        let pod = match desired {
+            Desired::Known(pod) | Desired::Gone(pod) => pod,
+            // The journal has said all that its containers need. What the API is to be told, and
+            // whether the pod may go, waits for the API.
+            Desired::Remembered(_) => return false,
+        };
+        let grace = terminate::grace(pod, gone);
+        match &mut self.ending {
+            None => self.begin_end(gone, grace),
+            Some(ending) if grace < ending.asked => {
+                ending.asked = grace;
+                self.terminations.shrink(grace);
+            }
+            Some(_) => {}
         }
         self.wake = None;
-        let Some(ending) = &mut self.ending else {
-            return false;
-        };
-        let deadline = deadline(ending.started, grace);
-        ending.deadline.send_if_modified(|at| {
-            let earlier = deadline < *at;
-            *at = deadline.min(*at);
-            earlier
-        });
-        if self
+        let running = self
             .tracked
             .values()
-            .any(|tracked| tracked.running().is_some())
-        {
+            .any(|tracked| tracked.running().is_some());
+        if running || !self.terminations.pod_is_over() {
             let plan = plan::Plan {
                 initialized: true,
                 ..plan::Plan::default()
             };
-            self.report(&desired.pod, &plan, false);
+            self.report(pod, &plan, false);
             return false;
         }
-        if desired.gone || ending.deleted {
+        let Some(ending) = &self.ending else {
+            return false;
+        };
+        if gone || ending.deleted {
             return true;
         }
         if !ending.told {
@@ -54,7 +70,7 @@ impl Worker {
                 initialized: true,
                 ..plan::Plan::default()
             };
-            let told = !self.report(&desired.pod, &plan, true);
+            let told = !self.report(pod, &plan, true);
             if told && let Some(ending) = &mut self.ending {
                 ending.told = true;
             }
@@ -67,76 +83,32 @@ impl Worker {
             if let Some(ending) = &mut self.ending {
                 ending.deleting = true;
             }
-            let deletion = report::delete(Arc::clone(&self.context), Arc::clone(&desired.pod));
+            let deletion = report::delete(Arc::clone(&self.context), Arc::clone(pod));
             self.happenings
                 .push(deletion.map(Happening::Deleted).boxed());
         }
         false
     }
 
-    /// The pod's end begins: all running containers are stopped at once.
-    fn begin_end(&mut self, pod: &Pod, grace: Duration) {
-        let now = boot_millis();
-        let boot_id = &self.context.boot_id;
-        // A restarted agent goes on with what is left of the grace.
-        let recorded = self
-            .context
-            .journal
-            .stop(&self.uid)
-            .filter(|stop| stop.boot_id == *boot_id && stop.started <= now);
-        let started = recorded.as_ref().map_or(now, |stop| stop.started);
-        if recorded.is_none() {
-            let stop = Stopping {
-                boot_id: boot_id.clone(),
-                started,
-            };
-            let (context, uid) = (Arc::clone(&self.context), self.uid.clone());
-            // Not waited for: a crash before it is on disk gives the containers their grace again.
-            tokio::spawn(async move {
-                if let Err(error) = context.journal.put_stop(&uid, &stop).await {
-                    warn!(pod = uid, %error, "the start of a termination could not be journalled");
-                }
-            });
+    /// The pod's end begins, or an agent before this one began it.
+    fn begin_end(&mut self, gone: bool, grace: Duration) {
+        self.cancel_post_starts();
+        match self.terminations.pod_cause() {
+            None | Some(Cause::PodCompleted) => {
+                let cause = if gone {
+                    Cause::PodVanished
+                } else {
+                    Cause::PodDeleted
+                };
+                self.terminations.end_pod(cause, grace, &self.tracked);
+            }
+            Some(_) => self.terminations.shrink(grace),
         }
-        let deadline = watch::Sender::new(deadline(started, grace));
-        let running: Vec<(String, ContainerId)> = self
-            .tracked
-            .iter()
-            .filter_map(|(name, tracked)| Some((name.clone(), tracked.running()?.clone())))
-            .collect();
-        for (name, id) in running {
-            let fallback = Container::default();
-            let container = pod.container(&name).unwrap_or(&fallback);
-            let signal = status::stop_signal(container, self.context.gates);
-            let about = self.reference(pod, Some(&name));
-            self.context.events.normal(
-                about,
-                reasons::KILLING,
-                format!("Stopping container {name}"),
-            );
-            let runtime = Arc::clone(&self.context.runtime);
-            let deadline = deadline.subscribe();
-            let stopping = async move {
-                let stopped = stop::stop(runtime, id, signal, deadline).await;
-                Happening::Stopped {
-                    container: name,
-                    stopped,
-                }
-            };
-            self.happenings.push(stopping.boxed());
-        }
-        info!(
-            pod = pod.name(),
-            namespace = pod.namespace(),
-            uid = self.uid,
-            "stopping"
-        );
         // A pod that ended before and has no containers left here has said all it had to say.
         let ended = matches!(self.reported.phase.as_deref(), Some("Succeeded" | "Failed"));
         let told = ended && self.tracked.is_empty();
         self.ending = Some(Ending {
-            started,
-            deadline,
+            asked: grace,
             told,
             deleting: false,
             deleted: false,
@@ -167,7 +139,8 @@ impl Worker {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => warn!(path = %logs.display(), %error, "logs could not be removed"),
         }
-        self.context.journal.forget_stop(&self.uid).await;
+        self.terminations.leave().await;
+        self.context.journal.forget_stop(&self.uid, None).await;
         self.context.pods.remove(&self.uid);
         info!(
             pod = pod.name(),
@@ -176,13 +149,4 @@ impl Worker {
             "has left the node"
         );
     }
-}
-
-/// When the grace of an end that began at `started` is over.
-fn deadline(started: i64, grace: Duration) -> Instant {
-    let grace = i64::try_from(grace.as_millis()).unwrap_or(i64::MAX);
-    let left = started.saturating_add(grace).saturating_sub(boot_millis());
-    // Far enough away never comes.
-    let left = Duration::from_millis(u64::try_from(left).unwrap_or(0));
-    Instant::now() + left.min(Duration::from_secs(86_400 * 365))
 }

@@ -95,10 +95,13 @@ impl Worker {
     }
 
     pub(super) fn publish(&self, desired: &Desired) {
-        if desired.gone {
+        let pod = match desired {
+            Desired::Known(pod) => pod,
             // Nobody can ask for anything of a pod that is not there.
-            return self.context.pods.remove(&self.uid);
-        }
+            Desired::Remembered(_) | Desired::Gone(_) => {
+                return self.context.pods.remove(&self.uid);
+            }
+        };
         let containers = self
             .tracked
             .iter()
@@ -119,7 +122,7 @@ impl Worker {
         self.context.pods.put(
             &self.uid,
             PodView {
-                pod: Arc::clone(&desired.pod),
+                pod: Arc::clone(pod),
                 address: self.context.node_address.clone(),
                 containers,
             },
@@ -127,14 +130,19 @@ impl Worker {
     }
 
     pub(super) fn reference(&self, pod: &Pod, container: Option<&str>) -> ObjectReference {
-        ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Pod".to_owned()),
-            name: Some(pod.name().to_owned()),
-            namespace: Some(pod.namespace().to_owned()),
-            uid: Some(self.uid.clone()),
-            field_path: container.map(|name| format!("spec.containers{{{name}}}")),
-            ..ObjectReference::default()
-        }
+        reference(pod, container)
+    }
+}
+
+/// A pod or one of its containers, for events.
+pub(crate) fn reference(pod: &Pod, container: Option<&str>) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Pod".to_owned()),
+        name: Some(pod.name().to_owned()),
+        namespace: Some(pod.namespace().to_owned()),
+        uid: Some(pod.uid().to_owned()),
+        field_path: container.map(|name| format!("spec.containers{{{name}}}")),
+        ..ObjectReference::default()
     }
 }

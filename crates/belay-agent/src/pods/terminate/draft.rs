@@ -1,0 +1,228 @@
+//! What is to be stopped, from a pod's spec and what runs of it. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use belay_api::gates::{Feature, FeatureGates};
+use belay_api::pod::{Container as Declared, Pod};
+use belay_core::termination::{Cause, Container, Early, Hook, Plan, Role, Sources};
+
+use crate::pods::hook::sleep_time;
+use crate::pods::status;
+use crate::pods::tracked::Tracked;
+
+/// How long a pod that is deleted may take.
+pub(crate) fn grace(pod: &Pod, gone: bool) -> Duration {
+    // Only a deletion without grace makes an object disappear before its containers.
+    if gone {
+        return Duration::ZERO;
+    }
+    let sources = Sources {
+        deletion: pod.metadata.deletion_grace_period_seconds,
+        probe: None,
+        pod: pod.spec.termination_grace_period_seconds,
+    };
+    sources.effective()
+}
+
+/// What the plan of a termination takes besides the pod.
+pub(super) struct Facts<'a> {
+    pub(super) uid: &'a str,
+    pub(super) boot_id: &'a str,
+    pub(super) gates: FeatureGates,
+    pub(super) tracked: &'a BTreeMap<String, Tracked>,
+    pub(super) counted: &'a BTreeSet<Early>,
+}
+
+/// The plan to end the containers of a pod for which `wanted` holds.
+pub(super) fn plan(
+    pod: &Pod,
+    facts: &Facts<'_>,
+    cause: Cause,
+    grace: Duration,
+    wanted: impl Fn(&str) -> bool,
+) -> Plan {
+    let init = pod.spec.init_containers.iter().map(|declared| {
+        let sidecar = declared.is_sidecar();
+        (declared, if sidecar { Role::Sidecar } else { Role::Init })
+    });
+    let main = pod.spec.containers.iter().map(|main| (main, Role::Main));
+    let mut declared: Vec<(String, Option<&Declared>, Role)> = init
+        .chain(main)
+        .map(|(declared, role)| (declared.name.clone(), Some(declared), role))
+        .collect();
+    // Of a pod whose object is gone only the containers are known.
+    for name in facts.tracked.keys() {
+        if pod.container(name).is_none() {
+            declared.push((name.clone(), None, Role::Main));
+        }
+    }
+    let mut containers = Vec::new();
+    let mut running = BTreeSet::new();
+    for (name, declared, role) in declared.into_iter().filter(|(name, ..)| wanted(name)) {
+        let Some(known) = facts.tracked.get(&name) else {
+            continue;
+        };
+        let Some(instance) = &known.current else {
+            continue;
+        };
+        let id = instance.id.as_str().to_owned();
+        if instance.exit.is_none() {
+            running.insert(id.clone());
+        }
+        let unknown = Declared::default();
+        let declared = declared.unwrap_or(&unknown);
+        containers.push(Container {
+            name,
+            id,
+            role,
+            hook: hook(declared),
+            signal: status::stop_signal(declared, facts.gates).to_string(),
+        });
+    }
+    Plan {
+        pod_uid: facts.uid.to_owned(),
+        boot_id: facts.boot_id.to_owned(),
+        cause,
+        grace,
+        sleep_enabled: facts.gates.enabled(Feature::PodLifecycleSleepAction),
+        containers,
+        running,
+        counted: facts.counted.clone(),
+    }
+}
+
+fn hook(container: &Declared) -> Option<Hook> {
+    let handler = container.lifecycle.as_ref()?.pre_stop.as_ref()?;
+    let given = |field: &str| handler.other.get(field).is_some_and(|v| !v.is_null());
+    if handler.exec.is_some() {
+        return Some(Hook::Exec);
+    }
+    if let Some(sleep) = &handler.sleep {
+        return Some(Hook::Sleep {
+            time: sleep_time(sleep.seconds),
+        });
+    }
+    if given("httpGet") {
+        return Some(Hook::HttpGet);
+    }
+    if given("tcpSocket") {
+        return Some(Hook::TcpSocket);
+    }
+    // One that nobody knows: running it fails, and that is told.
+    Some(Hook::Exec)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pods::tracked::Instance;
+    use belay_action::ContainerId;
+    use jiff::Timestamp;
+    use serde_json::{Value, json};
+
+    fn pod(value: Value) -> Pod {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn running(id: &str) -> Tracked {
+        let mut tracked = Tracked::default();
+        tracked.started(Instance {
+            id: ContainerId::new(id).unwrap(),
+            restart_count: 0,
+            started: Timestamp::UNIX_EPOCH,
+            exit: None,
+        });
+        tracked
+    }
+
+    fn planned(pod: &Pod, names: &[&str], gates: FeatureGates) -> Plan {
+        let tracked = names
+            .iter()
+            .map(|name| ((*name).to_owned(), running(&format!("{name}-1"))))
+            .collect();
+        let facts = Facts {
+            uid: "u",
+            boot_id: "b",
+            gates,
+            tracked: &tracked,
+            counted: &BTreeSet::new(),
+        };
+        plan(
+            pod,
+            &facts,
+            Cause::PodDeleted,
+            Duration::from_secs(9),
+            |_| true,
+        )
+    }
+
+    #[test]
+    fn the_delete_request_s_grace_beats_the_pod_s_and_a_pod_that_is_gone_has_none() {
+        let asked = pod(json!({
+            "metadata": {"deletionGracePeriodSeconds": 3},
+            "spec": {"terminationGracePeriodSeconds": 9}
+        }));
+        assert_eq!(grace(&asked, false).as_secs(), 3);
+        let own = pod(json!({"spec": {"terminationGracePeriodSeconds": 9}}));
+        assert_eq!(grace(&own, false).as_secs(), 9);
+        assert_eq!(grace(&pod(json!({})), false).as_secs(), 30);
+        for gone in [&asked, &own] {
+            assert_eq!(grace(gone, true), Duration::ZERO);
+        }
+    }
+
+    #[test]
+    fn containers_come_in_the_order_of_the_spec_with_their_parts_signals_and_hooks() {
+        let pre_stop = |handler: Value| json!({"preStop": handler});
+        let pod = pod(json!({"spec": {
+            "initContainers": [
+                {"name": "i"},
+                {"name": "proxy", "restartPolicy": "Always", "lifecycle": pre_stop(json!({"sleep": {"seconds": 2}}))},
+            ],
+            "containers": [
+                {"name": "z", "stopSignal": "SIGQUIT", "lifecycle": pre_stop(json!({"exec": {"command": ["x"]}}))},
+                {"name": "a", "lifecycle": {"stopSignal": "SIGUSR1", "preStop": {"httpGet": {"port": 1}}}},
+                {"name": "t", "lifecycle": pre_stop(json!({"tcpSocket": {"port": 1}}))},
+                {"name": "never"},
+            ],
+        }}));
+        let all = ["a", "i", "other", "proxy", "t", "z"];
+        let plan = planned(&pod, &all, FeatureGates::default());
+        let parts: Vec<_> = plan
+            .containers
+            .iter()
+            .map(|c| (c.name.as_str(), c.role, c.signal.as_str(), c.hook))
+            .collect();
+        let time = Duration::from_secs(2);
+        assert_eq!(
+            parts,
+            [
+                ("i", Role::Init, "SIGTERM", None),
+                (
+                    "proxy",
+                    Role::Sidecar,
+                    "SIGTERM",
+                    Some(Hook::Sleep { time })
+                ),
+                ("z", Role::Main, "SIGQUIT", Some(Hook::Exec)),
+                ("a", Role::Main, "SIGUSR1", Some(Hook::HttpGet)),
+                ("t", Role::Main, "SIGTERM", Some(Hook::TcpSocket)),
+                ("other", Role::Main, "SIGTERM", None),
+            ]
+        );
+        assert_eq!(plan.running.len(), 6);
+        assert!(plan.sleep_enabled);
+    }
+
+    #[test]
+    fn gates_that_are_off_leave_sigterm_and_no_sleep() {
+        let pod = pod(json!({"spec": {"containers": [{"name": "c", "stopSignal": "SIGQUIT"}]}}));
+        let gates = FeatureGates::default()
+            .with(Feature::ContainerStopSignals, false)
+            .with(Feature::PodLifecycleSleepAction, false);
+        let plan = planned(&pod, &["c"], gates);
+        assert_eq!(plan.containers[0].signal, "SIGTERM");
+        assert!(!plan.sleep_enabled);
+    }
+}

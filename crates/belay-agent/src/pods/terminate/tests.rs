@@ -1,0 +1,270 @@
+//! Terminations on a runtime that does not do as it is told.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use async_trait::async_trait;
+use belay_action::Target;
+use belay_runtime::{ContainerConfig, ContainerState, Containers, Exit, PodRuntime, RuntimeError};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::pods::Table;
+use crate::pods::tracked::Instance;
+use crate::testing::{Script, context};
+
+/// Generous: a busy machine must not fail a test.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A runtime without any container. It hangs or refuses as often as it is told to.
+#[derive(Default)]
+struct Stubborn {
+    /// Nobody is ever found to send a signal to.
+    hangs: bool,
+    refusals: AtomicU32,
+    killed: Mutex<Vec<String>>,
+}
+
+#[async_trait]
+impl Containers for Stubborn {
+    fn name(&self) -> &'static str {
+        "stubborn"
+    }
+
+    async fn is_running(&self, _: &ContainerId) -> Result<bool, RuntimeError> {
+        Ok(true)
+    }
+
+    async fn target(&self, _: &ContainerId) -> Result<Arc<dyn Target>, RuntimeError> {
+        if self.hangs {
+            std::future::pending::<()>().await;
+        }
+        Err(refused())
+    }
+}
+
+#[async_trait]
+impl PodRuntime for Stubborn {
+    async fn start(&self, _: &ContainerConfig) -> Result<ContainerId, RuntimeError> {
+        Err(refused())
+    }
+
+    async fn list(&self) -> Result<Vec<ContainerState>, RuntimeError> {
+        Err(refused())
+    }
+
+    async fn state(&self, _: &ContainerId) -> Result<ContainerState, RuntimeError> {
+        Err(refused())
+    }
+
+    async fn wait(&self, _: &ContainerId) -> Result<Exit, RuntimeError> {
+        Err(refused())
+    }
+
+    async fn kill_tree(&self, id: &ContainerId) -> Result<Vec<String>, RuntimeError> {
+        let refuses = |left: u32| left.checked_sub(1);
+        let order = Ordering::SeqCst;
+        if self.refusals.fetch_update(order, order, refuses).is_ok() {
+            return Err(refused());
+        }
+        self.killed.lock().unwrap().push(id.to_string());
+        Ok(Vec::new())
+    }
+
+    async fn remove(&self, _: &ContainerId) -> Result<(), RuntimeError> {
+        Err(refused())
+    }
+}
+
+fn refused() -> RuntimeError {
+    RuntimeError::Call {
+        what: "do anything",
+        problem: "it refuses".to_owned(),
+    }
+}
+
+struct Stage {
+    /// Removed when the test is over.
+    _dir: tempfile::TempDir,
+    host: Arc<Host>,
+    runtime: Arc<Stubborn>,
+    pod: Arc<Pod>,
+    tracked: BTreeMap<String, Tracked>,
+}
+
+impl Stage {
+    /// A pod whose containers all run, each under an ID like `web-1`.
+    fn new(runtime: Stubborn, containers: &Value) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let runtime = Arc::new(runtime);
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "p", "namespace": "ns", "uid": "u"},
+            "spec": {"containers": containers},
+        }))
+        .unwrap();
+        let host = Arc::new(Host {
+            shared: context(dir.path(), &Script::default()),
+            node_name: "n1".to_owned(),
+            node_address: "127.0.0.1".to_owned(),
+            data_dir: dir.path().to_owned(),
+            boot_id: "b".to_owned(),
+            runtime: Arc::clone(&runtime) as _,
+            pods: Arc::new(Table::default()),
+        });
+        let tracked = pod
+            .spec
+            .containers
+            .iter()
+            .map(|container| {
+                let mut tracked = Tracked::default();
+                tracked.started(Instance {
+                    id: id(&container.name),
+                    restart_count: 0,
+                    started: Timestamp::UNIX_EPOCH,
+                    exit: None,
+                });
+                (container.name.clone(), tracked)
+            })
+            .collect();
+        Stage {
+            _dir: dir,
+            host,
+            runtime,
+            pod: Arc::new(pod),
+            tracked,
+        }
+    }
+
+    fn terminations(&self) -> Terminations {
+        let (host, pod) = (Arc::clone(&self.host), Arc::clone(&self.pod));
+        Terminations::resume(host, pod, &self.tracked)
+    }
+
+    fn count(&self, metric: &str) -> String {
+        let text = self.host.metrics.text();
+        let line = text.lines().find(|line| line.starts_with(metric));
+        let value = line.and_then(|line| line.rsplit(' ').next());
+        value.unwrap_or("none").to_owned()
+    }
+}
+
+fn id(container: &str) -> ContainerId {
+    ContainerId::new(format!("{container}-1")).unwrap()
+}
+
+fn sleeping(name: &str) -> Value {
+    json!({"name": name, "lifecycle": {"preStop": {"sleep": {"seconds": 600}}}})
+}
+
+/// Drives until the pod's end is over.
+async fn over(terminations: &mut Terminations) {
+    let driving = async {
+        while !terminations.pod_is_over() {
+            let moment = terminations.next().await;
+            terminations.happened(moment);
+        }
+    };
+    tokio::time::timeout(PATIENCE, driving).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_runtime_that_refuses_to_kill_is_asked_until_it_has_done_it() {
+    let runtime = Stubborn {
+        refusals: AtomicU32::new(3),
+        ..Stubborn::default()
+    };
+    let stage = Stage::new(runtime, &json!([{"name": "web"}, {"name": "log"}]));
+    let mut terminations = stage.terminations();
+    terminations.end_pod(Cause::PodVanished, Duration::ZERO, &stage.tracked);
+    over(&mut terminations).await;
+    let mut killed = stage.runtime.killed.lock().unwrap().clone();
+    killed.sort();
+    assert_eq!(killed, ["log-1", "web-1"]);
+    let cause = "belay_terminations_total{cause=\"PodVanished\"}";
+    assert_eq!(stage.count(cause), "1");
+}
+
+#[tokio::test]
+async fn a_runtime_that_hangs_or_refuses_at_the_signal_does_not_put_off_the_kill() {
+    for hangs in [true, false] {
+        let runtime = Stubborn {
+            hangs,
+            ..Stubborn::default()
+        };
+        let stage = Stage::new(runtime, &json!([{"name": "web"}]));
+        let mut terminations = stage.terminations();
+        let grace = Duration::from_millis(300);
+        terminations.end_pod(Cause::PodDeleted, grace, &stage.tracked);
+        over(&mut terminations).await;
+        assert_eq!(*stage.runtime.killed.lock().unwrap(), ["web-1"]);
+        terminations.leave().await;
+        let record = stage.host.journal.stop("u").unwrap();
+        let steps = serde_json::to_string(&record.legs[0].steps).unwrap();
+        assert!(steps.contains("kill"), "{steps}");
+        assert_eq!(steps.contains("failSignal"), !hangs, "{steps}");
+    }
+}
+
+#[tokio::test]
+async fn sleeps_that_end_early_are_counted_once_for_a_pod_and_reason() {
+    let stage = Stage::new(
+        Stubborn::default(),
+        &json!([sleeping("a"), sleeping("b"), sleeping("c"), sleeping("d")]),
+    );
+    let mut terminations = stage.terminations();
+    let grace = Duration::from_secs(600);
+    terminations.end_pod(Cause::PodDeleted, grace, &stage.tracked);
+    let early = |reason: &str| {
+        let metric = format!("sleep_action_terminated_early_total{{reason=\"{reason}\"}}");
+        stage.count(&metric)
+    };
+    for container in ["a", "b"] {
+        terminations.exited(container, &id(container));
+        assert_eq!(early("container_exited"), "1");
+    }
+    // Another incarnation's end is nobody's here.
+    terminations.exited("c", &id("other"));
+    assert!(terminations.stops("c"));
+    assert_eq!(early("grace_shortened"), "0");
+    terminations.shrink(Duration::ZERO);
+    assert_eq!(early("grace_shortened"), "1");
+    over(&mut terminations).await;
+    let mut killed = stage.runtime.killed.lock().unwrap().clone();
+    killed.sort();
+    assert_eq!(killed, ["c-1", "d-1"]);
+}
+
+#[tokio::test]
+async fn the_pod_s_end_takes_over_that_of_a_container_and_its_place_in_the_journal() {
+    let stage = Stage::new(Stubborn::default(), &json!([sleeping("a"), {"name": "b"}]));
+    let mut terminations = stage.terminations();
+    let grace = Duration::from_secs(600);
+    let cause = Cause::PostStartFailed;
+    terminations.end_container("a", cause, grace, &stage.tracked);
+    terminations.end_container("a", cause, grace, &stage.tracked);
+    assert!(terminations.stops("a") && !terminations.stops("b"));
+    terminations.leave().await;
+    let journal = &stage.host.journal;
+    assert_eq!(journal.container_stops("u").len(), 1);
+
+    // A successor finds it, and then the pod is deleted.
+    let mut terminations = stage.terminations();
+    assert!(terminations.stops("a") && terminations.pod_cause().is_none());
+    let began = terminations.ongoing.values().next().unwrap();
+    let began = began.machine.record().legs[0].began;
+    terminations.end_pod(Cause::PodDeleted, grace, &stage.tracked);
+    assert_eq!(terminations.pod_cause(), Some(Cause::PodDeleted));
+    let whole = terminations.ongoing[&Scope::Pod].machine.record().clone();
+    assert_eq!(whole.legs[0].began, began, "nobody gets his grace again");
+    let forgotten = async {
+        while !journal.container_stops("u").is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, forgotten).await.unwrap();
+    terminations.shrink(Duration::ZERO);
+    over(&mut terminations).await;
+    terminations.leave().await;
+    assert!(journal.stop("u").is_some());
+}
