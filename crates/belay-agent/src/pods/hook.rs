@@ -178,6 +178,7 @@ async fn exec(place: &Place, command: Vec<String>, timeout: Duration) -> Came {
         Err(
             error @ (TargetError::Exists { .. }
             | TargetError::Lost { .. }
+            | TargetError::Away { .. }
             | TargetError::Runtime { .. }),
         ) => causes(&error),
     };
