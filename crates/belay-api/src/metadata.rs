@@ -148,7 +148,7 @@ pub(crate) fn validate_labels(labels: &Cursor<'_>, errors: &mut Vec<FieldError>)
     }
 }
 
-fn validate_annotations(annotations: &Cursor<'_>, errors: &mut Vec<FieldError>) {
+pub(crate) fn validate_annotations(annotations: &Cursor<'_>, errors: &mut Vec<FieldError>) {
     let mut size = 0;
     for (key, value) in annotations.entries() {
         // Upstream lets the case of annotation keys pass.

@@ -164,13 +164,14 @@ mod tests {
     use crate::schema::{self, Node, Type};
     use message::{Field, Item, Message, Shape};
 
-    const KINDS: [&str; 17] = [
+    const KINDS: [&str; 18] = [
         "Pod",
         "Node",
         "Namespace",
         "Event",
         "ConfigMap",
         "Binding",
+        "DaemonSet",
         "Lease",
         "DeleteOptions",
         "Role",

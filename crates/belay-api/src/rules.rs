@@ -12,6 +12,7 @@
 //! kind; that is [`crate::metadata`]'s.
 
 mod config_map;
+mod daemon_set;
 mod event;
 mod fanout;
 mod lease;
@@ -81,6 +82,7 @@ pub const NAMESPACE: &dyn Rules = &namespace::NamespaceRules;
 pub const NODE: &dyn Rules = &node::NodeRules;
 pub const EVENT: &dyn Rules = &event::EventRules;
 pub const CONFIG_MAP: &dyn Rules = &config_map::ConfigMapRules;
+pub const DAEMON_SET: &dyn Rules = &daemon_set::DaemonSetRules;
 pub const LEASE: &dyn Rules = &lease::LeaseRules;
 pub const ROLE: &dyn Rules = &rbac::RoleRules { namespaced: true };
 pub const CLUSTER_ROLE: &dyn Rules = &rbac::RoleRules { namespaced: false };

@@ -301,6 +301,16 @@ mod tests {
                 &["spec", "ephemeralContainers", "[]", "stopSignal"],
                 Type::String,
             ),
+            (
+                "DaemonSet",
+                &["spec", "template", "spec", "containers", "[]", "notifiers"],
+                Type::List,
+            ),
+            (
+                "DaemonSet",
+                &["spec", "updateStrategy", "rollingUpdate", "maxUnavailable"],
+                Type::IntOrString,
+            ),
             ("Lease", &["spec", "renewTime"], Type::MicroTime),
             ("ConfigMap", &["binaryData", "k"], Type::Bytes),
             (

@@ -18,6 +18,7 @@ pub(super) fn of(kind: &str) -> Option<&'static Message> {
         "Event" => &Event,
         "ConfigMap" => &ConfigMap,
         "Binding" => &Binding,
+        "DaemonSet" => &DaemonSet,
         "Lease" => &Lease,
         "Role" => &Role,
         "ClusterRole" => &ClusterRole,
@@ -46,6 +47,7 @@ messages! {
     }
     ConfigMap { 1 metadata ObjectMeta, 2 data {string}, 3 binaryData {bytes}, 4 immutable Bool }
     Binding { 1 metadata ObjectMeta, 2 target ObjectReference }
+    DaemonSet { 1 metadata ObjectMeta, 2 spec DaemonSetSpec, 3 status DaemonSetStatus }
     Lease { 1 metadata ObjectMeta, 2 spec LeaseSpec }
     Role { 1 metadata ObjectMeta, 2 rules [PolicyRule] }
     ClusterRole {
@@ -148,6 +150,22 @@ messages! {
     }
     ContainerUser { 1 linux LinuxContainerUser }
     DaemonEndpoint { 1 Port Int32 }
+    DaemonSetCondition {
+        1 type String, 2 status String, 3 lastTransitionTime Time, 4 reason string,
+        5 message string,
+    }
+    DaemonSetSpec {
+        1 selector LabelSelector, 2 template PodTemplateSpec,
+        3 updateStrategy DaemonSetUpdateStrategy, 4 minReadySeconds int32,
+        6 revisionHistoryLimit Int32,
+    }
+    DaemonSetStatus {
+        1 currentNumberScheduled Int32, 2 numberMisscheduled Int32, 3 desiredNumberScheduled Int32,
+        4 numberReady Int32, 5 observedGeneration int64, 6 updatedNumberScheduled int32,
+        7 numberAvailable int32, 8 numberUnavailable int32, 9 collisionCount Int32,
+        10 conditions [DaemonSetCondition],
+    }
+    DaemonSetUpdateStrategy { 1 type string, 2 rollingUpdate RollingUpdateDaemonSet }
     DownwardAPIProjection { 1 items [DownwardAPIVolumeFile] }
     DownwardAPIVolumeFile {
         1 path String, 2 fieldRef ObjectFieldSelector, 3 resourceFieldRef ResourceFieldSelector,
@@ -381,6 +399,7 @@ messages! {
         19 allocatedResources {Quantity}, 20 resources ResourceRequirements,
         21 nodeAllocatableResourceClaimStatuses [NodeAllocatableResourceClaimStatus],
     }
+    PodTemplateSpec { 1 metadata ObjectMeta, 2 spec PodSpec }
     PolicyRule {
         1 verbs [string], 2 apiGroups [string], 3 resources [string], 4 resourceNames [string],
         5 nonResourceURLs [string],
@@ -419,6 +438,7 @@ messages! {
     }
     ResourceStatus { 1 name String, 2 resources [ResourceHealth] }
     RoleRef { 1 apiGroup String, 2 kind String, 3 name String }
+    RollingUpdateDaemonSet { 1 maxUnavailable IntOrString, 2 maxSurge IntOrString }
     SELinuxOptions { 1 user string, 2 role string, 3 type string, 4 level string }
     ScaleIOVolumeSource {
         1 gateway String, 2 system String, 3 secretRef LocalObjectReference, 4 sslEnabled bool,

@@ -12,6 +12,7 @@
 //! | `environment`, `ports`, `volumes`, `resources`, `security` | parts of a container or pod |
 //! | `update` | what may change |
 //! | `status` | what an agent may report |
+//! | `template` | the same rules for pods that are still to be made |
 
 mod containers;
 mod defaults;
@@ -25,6 +26,7 @@ mod security;
 mod signals;
 mod spec;
 mod status;
+pub(super) mod template;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::needless_pass_by_value)] // in what the tests share
 mod tests;

@@ -1,6 +1,7 @@
 //! The kinds that have a schema. Adding a built-in kind is one line; custom kinds come from the
 //! CRDs of this crate by themselves.
 
+use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::authorization::v1::{
     LocalSubjectAccessReview, SelfSubjectAccessReview, SelfSubjectRulesReview, SubjectAccessReview,
@@ -45,6 +46,7 @@ pub(super) fn all() -> Vec<Kind> {
         built_in::<Event>("Event", core),
         built_in::<ConfigMap>("ConfigMap", core),
         built_in::<Binding>("Binding", core),
+        built_in::<DaemonSet>("DaemonSet", "apps"),
         built_in::<Lease>("Lease", "coordination.k8s.io"),
         built_in::<Role>("Role", rbac),
         built_in::<ClusterRole>("ClusterRole", rbac),

@@ -36,6 +36,7 @@ const SET: Merge = Merge {
 };
 
 const CORE: &str = "io.k8s.api.core.v1.";
+const APPS: &str = "io.k8s.api.apps.v1.";
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
 
 /// Package, type, field, and how it is merged.
@@ -97,6 +98,7 @@ const TABLE: &[(&str, &str, &str, Merge)] = &[
     (CORE, "NodeStatus", "addresses", by("type")),
     (CORE, "NodeSpec", "podCIDRs", SET),
     (CORE, "NamespaceStatus", "conditions", by("type")),
+    (APPS, "DaemonSetStatus", "conditions", by("type")),
 ];
 
 /// The merge strategy of `field` in the definition called `definition`; none means the default.

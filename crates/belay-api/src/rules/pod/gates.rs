@@ -34,17 +34,26 @@ pub(super) fn refuse_disabled(pod: &Cursor<'_>, gates: &FeatureGates, errors: &m
     if gates.enabled(Feature::ContainerStopSignals) {
         return;
     }
-    for container in containers(pod) {
-        for at in [
-            container.get("stopSignal"),
-            container.get("lifecycle").get("stopSignal"),
-        ] {
-            if at.is_set() {
-                let detail = "may not be set while the feature gate ContainerStopSignals is off";
-                errors.push(FieldError::forbidden(at.path(), detail));
-            }
-        }
+    for at in stop_signals(pod) {
+        let detail = "may not be set while the feature gate ContainerStopSignals is off";
+        errors.push(FieldError::forbidden(at.path(), detail));
     }
+}
+
+pub(super) fn uses_stop_signals(pod: &Cursor<'_>) -> bool {
+    stop_signals(pod).next().is_some()
+}
+
+/// Where a stop signal is set.
+fn stop_signals<'a>(pod: &Cursor<'a>) -> impl Iterator<Item = Cursor<'a>> + use<'a> {
+    containers(pod)
+        .flat_map(|container| {
+            [
+                container.get("stopSignal"),
+                container.get("lifecycle").get("stopSignal"),
+            ]
+        })
+        .filter(Cursor::is_set)
 }
 
 fn containers<'a>(pod: &Cursor<'a>) -> impl Iterator<Item = Cursor<'a>> + use<'a> {

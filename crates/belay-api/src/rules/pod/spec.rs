@@ -4,7 +4,7 @@ use super::{Errors, containers, ports, security, volumes};
 use crate::field::{Cursor, FieldError};
 use crate::metadata::{extend_invalid, names, validate_labels};
 
-const RESTART_POLICIES: [&str; 3] = ["Always", "OnFailure", "Never"];
+pub(super) const RESTART_POLICIES: [&str; 3] = ["Always", "OnFailure", "Never"];
 const DNS_POLICIES: [&str; 4] = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
 const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
