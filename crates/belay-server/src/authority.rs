@@ -208,8 +208,10 @@ pub(crate) fn allows(ask: &Ask<'_>) -> bool {
         },
         Role::ControlPlane => match (ask.resource, ask.subresource, ask.verb) {
             ("pods", Some("binding"), Create) => true,
+            // It makes the pods of daemon sets.
+            ("pods", None, Create) => true,
             ("nodes", Some("status"), Patch) => true,
-            ("pods", Some("status"), Get | Update | Patch) => true,
+            ("pods" | "daemonsets", Some("status"), Get | Update | Patch) => true,
             ("events", None, Create | Patch) => true,
             ("namespaces", Some("finalize" | "status"), Update | Patch) => true,
             // It collects what a namespace or an owner leaves behind, of every kind.

@@ -1,6 +1,7 @@
 //! The one list of kinds served. Handlers know no kind; adding one is adding an entry here.
 
 mod age;
+mod daemonsets;
 mod nodes;
 mod notifications;
 mod plain;
@@ -216,6 +217,7 @@ static KINDS: &[&Kind] = &[
     &pods::PODS,
     &plain::EVENTS,
     &plain::CONFIG_MAPS,
+    &daemonsets::DAEMON_SETS,
     &plain::LEASES,
     &roles::ROLES,
     &roles::ROLE_BINDINGS,

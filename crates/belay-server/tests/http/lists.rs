@@ -139,6 +139,7 @@ async fn discovery_and_openapi_describe_what_is_served() {
     assert_eq!(
         group_names,
         [
+            "apps",
             "apps.k8s.io",
             "authentication.k8s.io",
             "authorization.k8s.io",

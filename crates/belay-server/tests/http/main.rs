@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod authority;
+mod daemonsets;
 mod delete;
 mod harness;
 mod lists;
