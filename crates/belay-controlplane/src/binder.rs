@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::choose::Choice;
+use crate::event::{self, About, By};
 use crate::ledger::{Ledger, PodKey, Step};
 
 /// How long a write that failed waits before it is tried again.
@@ -165,48 +166,19 @@ async fn refuse(client: &Client, pod: &PodKey, message: &str) -> Result<(), kube
     Ok(())
 }
 
-/// Records an event on the pod. An event that cannot be written is no reason to try the binding
-/// again, so its failure is only logged.
 async fn record(client: &Client, pod: &PodKey, kind: &str, reason: &str, note: &str) {
-    let api: Api<k8s_openapi::api::core::v1::Event> =
-        Api::namespaced(client.clone(), &pod.namespace);
-    let event = event(pod, kind, reason, note, Timestamp::now());
-    let written = match serde_json::from_value(event) {
-        Ok(event) => api.create(&PostParams::default(), &event).await.map(|_| ()),
-        Err(error) => Err(kube::Error::SerdeError(error)),
+    let about = About {
+        api_version: "v1",
+        kind: "Pod",
+        namespace: &pod.namespace,
+        name: &pod.name,
+        uid: &pod.uid,
     };
-    if let Err(error) = written {
-        debug!(%error, reason, pod = pod.name, "event not recorded");
-    }
-}
-
-fn event(pod: &PodKey, kind: &str, reason: &str, note: &str, now: Timestamp) -> Value {
-    let seconds = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    json!({
-        // As upstream names events: the object, and the time in hex.
-        "metadata": {
-            "name": format!("{}.{:x}", pod.name, now.as_nanosecond()),
-            "namespace": pod.namespace,
-        },
-        "involvedObject": {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "namespace": pod.namespace,
-            "name": pod.name,
-            "uid": pod.uid,
-        },
-        "type": kind,
-        "reason": reason,
-        "message": note,
-        "action": "Binding",
-        "source": {"component": "belay-binder"},
-        "reportingComponent": "belay.dev/binder",
-        "reportingInstance": "belay",
-        "firstTimestamp": seconds,
-        "lastTimestamp": seconds,
-        "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string(),
-        "count": 1,
-    })
+    let by = By {
+        controller: "binder",
+        action: "Binding",
+    };
+    event::record(client, &about, &by, kind, reason, note).await;
 }
 
 fn report(step: &Step, error: &kube::Error) {

@@ -51,12 +51,8 @@ pub fn choose<'a>(
 ) -> Choice {
     let empty = PodSpec::default();
     let spec = pod.spec.as_ref().unwrap_or(&empty);
-    if let Some(field) = unsupported_constraint(spec) {
-        return Choice::Unschedulable {
-            message: format!(
-                "{field} is not evaluated by this server; use spec.nodeSelector instead"
-            ),
-        };
+    if let Some(message) = not_evaluated(spec) {
+        return Choice::Unschedulable { message };
     }
 
     let mut total = 0_usize;
@@ -104,21 +100,11 @@ fn obstacle(spec: &PodSpec, node: &Node, held: usize) -> Option<Obstacle> {
     if node_spec.and_then(|s| s.unschedulable).unwrap_or(false) && !tolerates_cordon(tolerations) {
         return Some(Obstacle::Cordoned);
     }
-    let labels = node.metadata.labels.as_ref();
-    let selected = spec.node_selector.iter().flatten().all(|(key, value)| {
-        labels
-            .and_then(|labels| labels.get(key))
-            .is_some_and(|found| found == value)
-    });
-    if !selected {
+    if !selects(spec, node.metadata.labels.as_ref()) {
         return Some(Obstacle::Selector);
     }
     let taints = node_spec.and_then(|s| s.taints.as_deref());
-    if let Some(taint) = taints
-        .unwrap_or_default()
-        .iter()
-        .find(|taint| keeps_away(taint) && !tolerations.iter().any(|t| tolerates(t, taint)))
-    {
+    if let Some(taint) = untolerated(spec, taints.unwrap_or_default(), &KEEPS_AWAY) {
         let value = taint.value.as_deref().unwrap_or_default();
         return Some(Obstacle::Taint(format!("{}: {value}", taint.key)));
     }
@@ -142,8 +128,28 @@ fn capacity(node: &Node) -> Option<usize> {
     allocatable.get("pods")?.0.parse().ok()
 }
 
-fn keeps_away(taint: &Taint) -> bool {
-    matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute")
+/// Effects of a taint that keep new pods away.
+const KEEPS_AWAY: [&str; 2] = ["NoSchedule", "NoExecute"];
+
+/// Whether a node with these labels is one that the pod asks for.
+pub(crate) fn selects(spec: &PodSpec, labels: Option<&BTreeMap<String, String>>) -> bool {
+    spec.node_selector.iter().flatten().all(|(key, value)| {
+        labels
+            .and_then(|labels| labels.get(key))
+            .is_some_and(|found| found == value)
+    })
+}
+
+/// The first taint with one of these effects that the pod does not tolerate.
+pub(crate) fn untolerated<'a>(
+    spec: &PodSpec,
+    taints: &'a [Taint],
+    effects: &[&str],
+) -> Option<&'a Taint> {
+    let tolerations = spec.tolerations.as_deref().unwrap_or_default();
+    taints.iter().find(|taint| {
+        effects.contains(&taint.effect.as_str()) && !tolerations.iter().any(|t| tolerates(t, taint))
+    })
 }
 
 fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
@@ -169,6 +175,13 @@ fn tolerates_cordon(tolerations: &[Toleration]) -> bool {
         ..Taint::default()
     };
     tolerations.iter().any(|t| tolerates(t, &cordon))
+}
+
+/// Why a pod with this spec is placed nowhere: a hard rule of it is not evaluated here.
+pub(crate) fn not_evaluated(spec: &PodSpec) -> Option<String> {
+    unsupported_constraint(spec).map(|field| {
+        format!("{field} is not evaluated by this server; use spec.nodeSelector instead")
+    })
 }
 
 /// The first hard placement rule of the pod that [`choose`] does not evaluate.

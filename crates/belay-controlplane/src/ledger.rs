@@ -16,7 +16,7 @@ pub struct PodKey {
 }
 
 impl PodKey {
-    fn of(pod: &Pod) -> PodKey {
+    pub(crate) fn of(pod: &Pod) -> PodKey {
         PodKey {
             namespace: pod.metadata.namespace.clone().unwrap_or_default(),
             name: pod.metadata.name.clone().unwrap_or_default(),

@@ -297,6 +297,12 @@ impl Roles {
         });
         let client = server.connect(Identity::controlplane());
         let stop = self.stop.clone();
+        self.add("daemon set controller", async move {
+            belay_controlplane::daemonsets::run(client, stop).await;
+            Ok(())
+        });
+        let client = server.connect(Identity::controlplane());
+        let stop = self.stop.clone();
         self.add("namespace collector", async move {
             belay_controlplane::namespaces::run(client, stop).await;
             Ok(())
