@@ -1,6 +1,7 @@
 //! Daemon sets: upstream's rules with upstream's messages; the pod template has the rules of a pod.
 //!
-//! A surge is refused: a daemon that runs twice on a node for a while is not what is served here.
+//! A surge is refused: a daemon that runs twice on a node for a while is not what is served here. An
+//! unknown strategy is told by its own field; upstream shows its Go struct.
 
 use std::collections::BTreeMap;
 
@@ -153,13 +154,11 @@ fn at_least_zero(at: &Cursor<'_>, errors: &mut Vec<FieldError>) {
 }
 
 fn selector(selector: &Cursor<'_>, template: &Cursor<'_>, errors: &mut Vec<FieldError>) {
-    if !selector.is_set() {
-        errors.push(FieldError::required(selector.path(), ""));
-        return;
-    }
     let before = errors.len();
     validate_selector(selector, errors);
-    if selector.get("matchLabels").is_empty() && selector.get("matchExpressions").is_empty() {
+    let empty =
+        selector.get("matchLabels").is_empty() && selector.get("matchExpressions").is_empty();
+    if selector.is_set() && empty {
         let detail = "empty selector is invalid for daemonset";
         errors.push(FieldError::invalid(
             selector.path(),
@@ -170,13 +169,15 @@ fn selector(selector: &Cursor<'_>, template: &Cursor<'_>, errors: &mut Vec<Field
     if errors.len() > before {
         return;
     }
+    // One that is left out matches nothing.
     let labels = template.get("metadata").get("labels");
     let found: BTreeMap<String, String> = labels
         .entries()
         .map(|(key, value)| (key.to_owned(), value.str().to_owned()))
         .collect();
-    let matches = serde_json::from_value::<meta::LabelSelector>(selector.owned())
-        .ok()
+    let matches = selector
+        .value()
+        .and_then(|value| serde_json::from_value::<meta::LabelSelector>(value.clone()).ok())
         .and_then(|selector| LabelSelector::try_from(&selector).ok())
         .is_some_and(|selector| selector.matches(&found));
     if !matches {
@@ -226,7 +227,8 @@ fn share(at: &Cursor<'_>, errors: &mut Vec<FieldError>) -> Option<i64> {
     let Some(percent) = percent.filter(|_| good) else {
         let detail = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')";
         errors.push(FieldError::invalid(at.path(), at.owned(), detail));
-        return None;
+        // Upstream reads it as none.
+        return Some(0);
     };
     if percent > 100 {
         let detail = "must not be greater than 100%";

@@ -61,6 +61,7 @@ fn what_is_left_out_is_filled_in_as_upstream_does() {
     assert_eq!(pod["restartPolicy"], "Always");
     assert_eq!(pod["terminationGracePeriodSeconds"], 30);
     assert_eq!(pod["containers"][0]["imagePullPolicy"], "Always");
+    assert_eq!(pod["enableServiceLinks"], Value::Null, "left to the pods");
     assert_eq!(made["status"]["desiredNumberScheduled"], 0);
     let mut again = made.clone();
     DaemonSetRules.default(&mut again);
@@ -76,7 +77,9 @@ fn what_is_left_out_is_filled_in_as_upstream_does() {
 fn the_selector_is_required_and_matches_the_template() {
     check(
         |set| set["spec"]["selector"] = Value::Null,
-        &["spec.selector: Required value"],
+        &[
+            "spec.template.metadata.labels: Invalid value: {\"app\":\"d\"}: `selector` does not match template `labels`",
+        ],
     );
     check(
         |set| set["spec"]["selector"] = json!({}),
@@ -117,8 +120,9 @@ fn the_update_strategy_is_one_of_two_and_takes_a_number_or_a_share() {
     check(rolling(json!("101%")), &[&more]);
     for wrong in ["half", "%", "+5%", "-5%", "5"] {
         let (_, errors) = create(set(rolling(json!(wrong))), &FeatureGates::default());
-        assert_eq!(errors.len(), 1, "{wrong}: {errors:?}");
+        assert_eq!(errors.len(), 2, "{wrong}: {errors:?}");
         assert!(errors[0].contains("a valid percent string"), "{errors:?}");
+        assert_eq!(errors[1], zero);
     }
     check(
         |set| {

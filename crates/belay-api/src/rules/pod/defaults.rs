@@ -11,30 +11,39 @@ const FILE_MODE: i64 = 0o644;
 type Object = Map<String, Value>;
 
 pub(super) fn default_pod(pod: &mut Value) {
+    default_template(pod);
     let Some(spec) = object_at(pod, "spec") else {
         return;
     };
-    for volume in objects(spec, "volumes") {
-        default_volume(volume);
-    }
     let host_network = spec.get("hostNetwork") == Some(&Value::Bool(true));
-    for list in super::CONTAINER_LISTS {
+    for list in ["initContainers", "containers"] {
         for container in objects(spec, list) {
-            default_container(container);
-            if list == "ephemeralContainers" {
-                continue;
-            }
             requests_from_limits(container);
             if host_network {
                 host_ports(container);
             }
         }
     }
+    set_absent(spec, "enableServiceLinks", true);
+}
+
+/// What is filled in already in a template; the rest follows in the pods that are made of it.
+pub(super) fn default_template(template: &mut Value) {
+    let Some(spec) = object_at(template, "spec") else {
+        return;
+    };
+    for volume in objects(spec, "volumes") {
+        default_volume(volume);
+    }
+    for list in super::CONTAINER_LISTS {
+        for container in objects(spec, list) {
+            default_container(container);
+        }
+    }
     set_default(spec, "dnsPolicy", "ClusterFirst");
     set_default(spec, "restartPolicy", "Always");
     set_default(spec, "schedulerName", "default-scheduler");
     set_absent(spec, "securityContext", json!({}));
-    set_absent(spec, "enableServiceLinks", true);
     set_absent(
         spec,
         "terminationGracePeriodSeconds",

@@ -16,7 +16,7 @@ pub(in crate::rules) fn warnings_before_default(template: &Cursor<'_>) -> Vec<St
 }
 
 pub(in crate::rules) fn default(template: &mut Value) {
-    defaults::default_pod(template);
+    defaults::default_template(template);
 }
 
 pub(in crate::rules) fn drop_disabled(
@@ -40,9 +40,13 @@ pub(in crate::rules) fn refuse_disabled(
 }
 
 pub(in crate::rules) fn validate(template: &Cursor<'_>, errors: &mut Errors) {
-    let metadata = template.get("metadata");
-    validate_labels(&metadata.get("labels"), errors);
-    validate_annotations(&metadata.get("annotations"), errors);
+    // Upstream leaves `metadata` out of these two paths, and so does this.
+    let without = |field: &str| {
+        let value = template.get("metadata").get(field).value();
+        Cursor::at(template.path().child(field), value)
+    };
+    validate_labels(&without("labels"), errors);
+    validate_annotations(&without("annotations"), errors);
     super::validate(template, errors);
     let ephemeral = template.get("spec").get("ephemeralContainers");
     if !ephemeral.is_empty() {
