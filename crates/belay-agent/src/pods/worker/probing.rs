@@ -301,7 +301,7 @@ mod tests {
         [("a".to_owned(), tracked)].into()
     }
 
-    fn condemned(policy: &str, code: i32, id: &str, state: Value) -> bool {
+    fn condemned(policy: &str, code: i32, id: &str, state: &Value) -> bool {
         let pod: Pod = serde_json::from_value(json!({
             "metadata": {"name": "p", "namespace": "ns", "uid": "u"},
             "spec": {"restartPolicy": policy, "containers": [{"name": "a"}]},
@@ -318,12 +318,12 @@ mod tests {
 
     #[test]
     fn what_waits_although_it_ended_with_0_was_ended_by_a_probe() {
-        let waiting = || json!({"waiting": {"reason": "CrashLoopBackOff"}});
+        let waiting = json!({"waiting": {"reason": "CrashLoopBackOff"}});
         let ended = json!({"terminated": {"exitCode": 0}});
-        assert!(condemned("OnFailure", 0, "process://c1", waiting()));
-        assert!(!condemned("OnFailure", 1, "process://c1", waiting()));
-        assert!(!condemned("OnFailure", 0, "process://c0", waiting()));
-        assert!(!condemned("OnFailure", 0, "process://c1", ended));
-        assert!(!condemned("Always", 0, "process://c1", waiting()));
+        assert!(condemned("OnFailure", 0, "process://c1", &waiting));
+        assert!(!condemned("OnFailure", 1, "process://c1", &waiting));
+        assert!(!condemned("OnFailure", 0, "process://c0", &waiting));
+        assert!(!condemned("OnFailure", 0, "process://c1", &ended));
+        assert!(!condemned("Always", 0, "process://c1", &waiting));
     }
 }
