@@ -156,3 +156,53 @@ async fn a_try_that_was_under_way_at_a_kill_is_ended_and_probing_goes_on() -> an
     assert!(!belay_testkit::processes::is_alive(pid));
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_that_a_probe_ends_over_a_kill_is_started_again_whatever_its_exit_code()
+-> anyhow::Result<()> {
+    let mut instance = Instance::up().start().await?;
+    let admin = instance.admin().await?;
+    let (heard, ill, gate) = (
+        instance.file("heard"),
+        instance.file("ill"),
+        instance.file("gate"),
+    );
+    let main = format!("trap 'exit 0' TERM; echo up >> {heard}; while :; do sleep 0.05; done");
+    let hook = format!("echo hook >> {heard}; while ! test -e {gate}; do sleep 0.05; done");
+    let check = format!("test -e {ill} && exit 1; exit 0");
+    let manifest = pod("p")
+        .container("main", ["sh", "-c", &main])
+        .container_field(
+            "lifecycle",
+            json!({ "preStop": { "exec": { "command": ["sh", "-c", hook] } } }),
+        )
+        .container_field(
+            "livenessProbe",
+            json!({
+                "exec": { "command": ["sh", "-c", check] },
+                "periodSeconds": 1, "timeoutSeconds": 30, "failureThreshold": 1,
+            }),
+        )
+        .restart_policy("OnFailure")
+        .grace(600)
+        .build();
+    admin.run(&manifest).await?;
+    until_file(&heard, |text| text.contains("up")).await?;
+    std::fs::write(&ill, "")?;
+    until_file(&heard, |text| text.contains("hook")).await?;
+    instance.kill9().await?;
+    std::fs::remove_file(&ill)?;
+    instance.start_again().await?;
+    std::fs::write(&gate, "")?;
+    let admin = instance.admin().await?;
+    let restarted = eventually("the container to be up again", async || {
+        let pod = admin.get(&format!("{PODS}/p")).await?.ok()?;
+        let main = pod["status"]["containerStatuses"][0].clone();
+        Ok((main["restartCount"] == 1 && is_ready(&pod)).then_some(main))
+    })
+    .await?;
+    let last = &restarted["lastState"]["terminated"];
+    assert_eq!(last["exitCode"], 0, "{restarted:#}");
+    until_file(&heard, |text| text == "up\nhook\nup\n").await?;
+    Ok(())
+}
