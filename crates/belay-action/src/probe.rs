@@ -28,7 +28,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-pub use check::once;
+pub use check::{Tried, once, tried};
 pub use http::HttpGet;
 pub use schedule::{Cadence, Course, Schedule, Step};
 

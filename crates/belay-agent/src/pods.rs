@@ -18,6 +18,7 @@ pub(crate) mod config;
 mod expand;
 mod hook;
 mod plan;
+mod probes;
 mod report;
 mod status;
 mod table;

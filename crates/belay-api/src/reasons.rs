@@ -16,6 +16,8 @@ pub const FAILED: &str = "Failed";
 pub const BACK_OFF: &str = "BackOff";
 /// A pod ran longer than its `activeDeadlineSeconds`.
 pub const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
+/// A probe failed.
+pub const UNHEALTHY: &str = "Unhealthy";
 /// A `postStart` hook failed.
 pub const FAILED_POST_START_HOOK: &str = "FailedPostStartHook";
 /// A `preStop` hook failed.

@@ -10,6 +10,7 @@
 //! - [`fanout`]: one Notification: whom to notify next, and what came of those who were.
 //! - [`resolve`]: what a PodNotification comes to in the write that creates it.
 //! - [`termination`]: the end of one pod, or of one container: hooks, signals, grace, SIGKILL.
+//! - [`probing`]: what follows from the results of a container's probes.
 //! - [`clock`]: how late it may be on the server, seen from a node.
 //! - [`election`]: which of several controllers acts.
 //!
@@ -23,5 +24,6 @@ pub mod clock;
 pub mod delivery;
 pub mod election;
 pub mod fanout;
+pub mod probing;
 pub mod resolve;
 pub mod termination;

@@ -12,7 +12,43 @@ use crate::{Action, AttemptId, Outcome, Target};
 /// How probes introduce themselves.
 pub(super) const USER_AGENT: &str = concat!("belay-probe/", env!("CARGO_PKG_VERSION"));
 
+/// What one try came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Tried {
+    Succeeded,
+    Failed {
+        message: String,
+        /// The end of what a command wrote.
+        output: String,
+    },
+    /// Nothing is known of what it tried: the runtime could not carry it out.
+    Unknown {
+        message: String,
+    },
+}
+
+impl Tried {
+    fn failed(message: String) -> Self {
+        Tried::Failed {
+            message,
+            output: String::new(),
+        }
+    }
+}
+
+impl From<Result<(), String>> for Tried {
+    fn from(result: Result<(), String>) -> Self {
+        match result {
+            Ok(()) => Tried::Succeeded,
+            Err(message) => Tried::failed(message),
+        }
+    }
+}
+
 /// Tries once. `stop` ends the try early; an exec is dead then, with all it started.
+///
+/// The error says how it failed, and nothing of what a command wrote: it is for places that many
+/// may read.
 pub async fn once(
     target: &dyn Target,
     check: &Check,
@@ -20,19 +56,38 @@ pub async fn once(
     timeout: Duration,
     stop: CancellationToken,
 ) -> Result<(), String> {
+    match tried(target, check, attempt, timeout, stop).await {
+        Tried::Succeeded => Ok(()),
+        Tried::Failed { message, .. } | Tried::Unknown { message } => Err(message),
+    }
+}
+
+/// As [`once`], with all that is known.
+pub async fn tried(
+    target: &dyn Target,
+    check: &Check,
+    attempt: &AttemptId,
+    timeout: Duration,
+    stop: CancellationToken,
+) -> Tried {
     // What talks is boxed: most probes are of another kind, and should not be as big as the biggest.
     match check {
         // Its timeout begins with its process and is kept by the runtime, which also kills it.
         Check::Exec { command } => exec(target, command, attempt, timeout, &stop).await,
-        Check::Http(request) => bounded(timeout, &stop, Box::pin(http::get(request))).await,
+        Check::Http(request) => bounded(timeout, &stop, Box::pin(http::get(request)))
+            .await
+            .into(),
         Check::Tcp { host, port } => bounded(timeout, &stop, connect(host, *port))
             .await
-            .map(drop),
+            .map(drop)
+            .into(),
         Check::Grpc {
             host,
             port,
             service,
-        } => bounded(timeout, &stop, Box::pin(grpc::check(host, *port, service))).await,
+        } => bounded(timeout, &stop, Box::pin(grpc::check(host, *port, service)))
+            .await
+            .into(),
     }
 }
 
@@ -55,35 +110,37 @@ async fn exec(
     attempt: &AttemptId,
     timeout: Duration,
     stop: &CancellationToken,
-) -> Result<(), String> {
-    let own = own_id(attempt).map_err(|error| error.to_string())?;
+) -> Tried {
+    let own = match own_id(attempt) {
+        Ok(own) => own,
+        Err(error) => return Tried::failed(error.to_string()),
+    };
     let action = Action::Exec {
         command: command.to_vec(),
     };
-    match crate::run(target, &action, &own, timeout, stop.clone()).await {
-        Ok(report) => {
-            target.forget(&own).await;
-            match report.outcome {
-                Outcome::Succeeded => Ok(()),
-                Outcome::Exited { code } => Err(format!("the command exited with code {code}")),
-                Outcome::Signaled { signal } => {
-                    Err(format!("the command was killed by signal {signal}"))
-                }
-                Outcome::TimedOut => Err(format!(
-                    "the command did not end within {}",
-                    seconds(timeout)
-                )),
-                Outcome::Cancelled => Err("given up".to_owned()),
-                Outcome::StartFailed { message } => {
-                    Err(format!("the command could not be started: {message}"))
-                }
-            }
-        }
+    let report = match crate::run(target, &action, &own, timeout, stop.clone()).await {
+        Ok(report) => report,
         Err(error) => {
             // Whether something runs is not known.
             clear(target, attempt).await;
-            Err(causes(&error))
+            let message = causes(&error);
+            return Tried::Unknown { message };
         }
+    };
+    target.forget(&own).await;
+    let message = match report.outcome {
+        Outcome::Succeeded => return Tried::Succeeded,
+        Outcome::Exited { code } => format!("the command exited with code {code}"),
+        Outcome::Signaled { signal } => format!("the command was killed by signal {signal}"),
+        Outcome::TimedOut => format!("the command did not end within {}", seconds(timeout)),
+        Outcome::Cancelled => "given up".to_owned(),
+        Outcome::StartFailed { message } => {
+            format!("the command could not be started: {message}")
+        }
+    };
+    Tried::Failed {
+        message,
+        output: report.output,
     }
 }
 

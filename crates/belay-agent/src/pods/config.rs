@@ -107,24 +107,6 @@ fn refuse_unsupported(container: &Container) -> Result<(), Waiting> {
     Ok(())
 }
 
-/// What a container declares that has no effect here, by field.
-pub(crate) fn not_carried_out(container: &Container) -> Vec<&'static str> {
-    let given = |field: &str| {
-        container
-            .other
-            .get(field)
-            .is_some_and(|value| !value.is_null())
-    };
-    [
-        ("livenessProbe", given("livenessProbe")),
-        ("readinessProbe", given("readinessProbe")),
-        ("startupProbe", given("startupProbe")),
-    ]
-    .into_iter()
-    .filter_map(|(field, given)| given.then_some(field))
-    .collect()
-}
-
 fn id(field: &str, value: Option<i64>) -> Result<Option<u32>, Waiting> {
     value
         .map(u32::try_from)
@@ -281,18 +263,6 @@ mod tests {
             .collect();
         assert_eq!(paths, [&("PATH".to_owned(), "/a:/b".to_owned())]);
         assert!(config.env.contains(&("B".to_owned(), "/a".to_owned())));
-    }
-
-    #[test]
-    fn what_has_no_effect_is_known_by_its_field() {
-        let container: Container = serde_json::from_value(json!({
-            "name": "c",
-            "livenessProbe": {"exec": {"command": ["x"]}},
-            "lifecycle": {"preStop": {"sleep": {"seconds": 1}}},
-        }))
-        .unwrap();
-        assert_eq!(not_carried_out(&container), ["livenessProbe"]);
-        assert!(not_carried_out(&Container::default()).is_empty());
     }
 
     #[test]

@@ -273,7 +273,7 @@ pub(crate) async fn container_ended(place: &Place, came: &Came) -> bool {
     }
 }
 
-fn causes(error: &dyn std::error::Error) -> String {
+pub(crate) fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

@@ -143,7 +143,7 @@ pub(crate) fn initialized(pod: &Pod, tracked: &BTreeMap<String, Tracked>) -> boo
 /// Whether a sidecar has let the next container start; one that ended since is started again, and
 /// does not hold up the others a second time.
 fn has_been_up(tracked: Option<&Tracked>) -> bool {
-    tracked.is_some_and(|tracked| tracked.current.is_some() && !tracked.starting)
+    tracked.is_some_and(Tracked::has_been_up)
 }
 
 /// Whether no container of the pod runs or will run again, sidecars aside.
@@ -157,22 +157,26 @@ pub(crate) fn completed(pod: &Pod, tracked: &BTreeMap<String, Tracked>) -> bool 
     let main = &pod.spec.containers;
     gave_up
         || (!main.is_empty()
-            && main.iter().all(|container| {
-                exit_code(tracked.get(&container.name)).is_some_and(|code| !restarts(policy, code))
-            }))
+            && main
+                .iter()
+                .all(|container| is_done(tracked.get(&container.name), policy)))
 }
 
-fn restarts(policy: RestartPolicy, code: i32) -> bool {
-    match policy {
-        RestartPolicy::Always => true,
-        RestartPolicy::OnFailure => code != 0,
-        RestartPolicy::Never => false,
-    }
+/// Whether it has ended for good.
+fn is_done(tracked: Option<&Tracked>, policy: RestartPolicy) -> bool {
+    let ended = exit_code(tracked).is_some();
+    ended
+        && match policy {
+            RestartPolicy::Always => false,
+            RestartPolicy::OnFailure => succeeded(tracked),
+            RestartPolicy::Never => true,
+        }
 }
 
-/// Whether the newest incarnation ended with 0.
+/// Whether the newest incarnation ended with 0, and not because a probe ended it.
 pub(crate) fn succeeded(tracked: Option<&Tracked>) -> bool {
-    exit_code(tracked) == Some(0)
+    let condemned = tracked.is_some_and(|tracked| tracked.condemned);
+    exit_code(tracked) == Some(0) && !condemned
 }
 
 /// The exit code of the newest incarnation, if it has ended.
@@ -194,7 +198,7 @@ fn next(
     if known.running().is_some() {
         return Next::Nothing;
     }
-    if exit_code(Some(known)).is_some_and(|code| !restarts(policy, code)) {
+    if is_done(Some(known), policy) {
         return Next::Nothing;
     }
     let Some(ended) = known.ended() else {

@@ -54,7 +54,8 @@ pub(crate) fn status(
     };
     let init = statuses(&pod.spec.init_containers, true);
     let main = statuses(&pod.spec.containers, false);
-    let conditions = conditions(pod, before, phase, plan, main.as_deref(), now);
+    let all = (init.as_deref(), main.as_deref());
+    let conditions = conditions(pod, before, phase, plan, all, now);
     let address = node.address.to_owned();
     PodStatus {
         phase: Some(phase.to_owned()),
@@ -193,8 +194,8 @@ fn container_status(
         name: name.clone(),
         state: Some(state),
         last_state: Some(last.map(|i| instance_state(i, node)).unwrap_or_default()),
-        ready: known.is_up() || done,
-        started: Some(known.is_up()),
+        ready: known.is_ready() || done,
+        started: Some(known.is_started()),
         restart_count: i32::try_from(known.restart_count()).unwrap_or(i32::MAX),
         image: container.image.clone().unwrap_or_default(),
         image_id: String::new(),
@@ -235,13 +236,19 @@ fn conditions(
     before: &PodStatus,
     phase: &str,
     plan: &Plan,
-    main: Option<&[ContainerStatus]>,
+    (init, main): (Option<&[ContainerStatus]>, Option<&[ContainerStatus]>),
     now: Timestamp,
 ) -> Vec<PodCondition> {
     let ended = phase == "Succeeded" || phase == "Failed";
-    let unready: Vec<&str> = main
-        .unwrap_or_default()
-        .iter()
+    let init = || {
+        let declared = pod.spec.init_containers.iter();
+        declared.zip(init.unwrap_or_default())
+    };
+    // Those that only prepare have done their part.
+    let sidecars = init().filter(|(declared, _)| declared.is_sidecar());
+    let unready: Vec<&str> = sidecars
+        .map(|(_, status)| status)
+        .chain(main.unwrap_or_default())
         .filter(|status| !status.ready)
         .map(|status| status.name.as_str())
         .collect();
@@ -266,12 +273,12 @@ fn conditions(
     let initialized = if plan.initialized {
         Ok(())
     } else {
-        let names: Vec<&str> = pod
-            .spec
-            .init_containers
-            .iter()
-            .map(|container| container.name.as_str())
-            .filter(|name| plan.waiting.contains_key(*name))
+        let names: Vec<&str> = init()
+            .filter(|(declared, status)| {
+                let up = declared.is_sidecar() && status.started == Some(true);
+                !up && !status.ready
+            })
+            .map(|(declared, _)| declared.name.as_str())
             .collect();
         let names = names.join(" ");
         Err((

@@ -31,8 +31,8 @@ use belay_core::termination::{
 use tokio::sync::mpsc;
 use tracing::{debug, info, warn};
 
-pub(crate) use draft::grace;
 use draft::{Facts, plan};
+pub(crate) use draft::{grace, probe_grace};
 use hands::{Hands, Word};
 use scribe::Scribe;
 

@@ -1,6 +1,7 @@
 //! What a pod's worker knows of a container. Owned and updated by that worker alone.
 
 use belay_action::ContainerId;
+use belay_core::probing::Probing;
 use belay_runtime::{ContainerState, ContainerStatus, Exit};
 use jiff::Timestamp;
 
@@ -50,6 +51,12 @@ pub(crate) struct Tracked {
     pub(crate) backoff: Backoff,
     /// Whether the `postStart` hook of the newest incarnation is under way.
     pub(crate) starting: bool,
+    /// What the probes of the newest incarnation say; `None` if it has none.
+    pub(crate) probing: Option<Probing>,
+    /// Whether a probe has ended the newest incarnation, which is a failure with any exit code.
+    pub(crate) condemned: bool,
+    /// Whether an incarnation before the newest one had come up.
+    pub(crate) came_up: bool,
 }
 
 impl Tracked {
@@ -73,6 +80,24 @@ impl Tracked {
     /// Whether it runs and its `postStart` hook is done.
     pub(crate) fn is_up(&self) -> bool {
         self.running().is_some() && !self.starting
+    }
+
+    /// Whether it is up, also by the word of its startup probe.
+    pub(crate) fn is_started(&self) -> bool {
+        self.is_up() && self.probing.as_ref().is_none_or(Probing::started)
+    }
+
+    /// Whether it has started, also by the word of its readiness probe.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.is_started() && self.probing.as_ref().is_none_or(Probing::ready)
+    }
+
+    /// Whether an incarnation of it has ever come up, whatever became of it.
+    pub(crate) fn has_been_up(&self) -> bool {
+        let newest = self.current.is_some()
+            && !self.starting
+            && self.probing.as_ref().is_none_or(Probing::started);
+        self.came_up || newest
     }
 
     /// How often it was started again.
@@ -101,12 +126,72 @@ impl Tracked {
 
     /// A new incarnation runs. Returns the one that is no longer kept.
     pub(crate) fn started(&mut self, instance: Instance) -> Option<ContainerId> {
+        self.came_up = self.has_been_up();
         self.failed_start = None;
         self.starting = false;
+        self.probing = None;
+        self.condemned = false;
         let dropped = match self.current.replace(instance) {
             None => None,
             Some(old) => self.previous.replace(old),
         };
         dropped.map(|instance| instance.id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use belay_core::probing::{Before, Rule, Rules};
+    use std::time::Duration;
+
+    fn instance(count: u32) -> Instance {
+        Instance {
+            id: ContainerId::new(format!("c{count}")).unwrap(),
+            restart_count: count,
+            started: Timestamp::UNIX_EPOCH,
+            exit: None,
+        }
+    }
+
+    fn startup(started: bool) -> Option<Probing> {
+        let rules = Rules {
+            startup: Some(Rule {
+                initial_delay: Duration::ZERO,
+                period: Duration::from_secs(1),
+                success_threshold: 1,
+                failure_threshold: 1,
+            }),
+            ..Rules::default()
+        };
+        let ready = started;
+        Some(Probing::new(rules, 0, Before { started, ready }))
+    }
+
+    #[test]
+    fn what_has_come_up_once_has_been_up_and_what_never_did_has_not() {
+        let mut tracked = Tracked::default();
+        assert!(!tracked.has_been_up());
+        tracked.started(instance(0));
+        tracked.probing = startup(false);
+        assert!(!tracked.has_been_up());
+        tracked.started(instance(1));
+        tracked.probing = startup(false);
+        assert!(!tracked.has_been_up(), "its first never came up");
+        tracked.probing = startup(true);
+        assert!(tracked.has_been_up() && tracked.is_ready());
+        tracked.started(instance(2));
+        tracked.probing = startup(false);
+        assert!(tracked.has_been_up() && !tracked.is_started());
+    }
+
+    #[test]
+    fn a_new_incarnation_has_a_new_life() {
+        let mut tracked = Tracked::default();
+        tracked.started(instance(0));
+        tracked.probing = startup(true);
+        tracked.condemned = true;
+        tracked.started(instance(1));
+        assert!(!tracked.condemned && tracked.probing.is_none());
     }
 }

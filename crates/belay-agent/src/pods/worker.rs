@@ -13,6 +13,7 @@
 //! while it is away. The end of a worker by shutdown leaves the containers as they are.
 
 mod ending;
+mod probing;
 mod starting;
 mod telling;
 
@@ -22,6 +23,7 @@ use std::time::Duration;
 
 use belay_action::ContainerId;
 use belay_api::pod::{Pod, PodStatus};
+use belay_core::probing::Kind;
 use belay_core::termination::Cause;
 use belay_runtime::{ContainerState, Exit, RuntimeError};
 use futures::future::{BoxFuture, FutureExt as _};
@@ -33,6 +35,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::hook::Came;
+use super::probes::Said;
 use super::report::Reported;
 use super::terminate::{self, Terminations};
 use super::tracked::{Instance, Tracked};
@@ -73,6 +76,13 @@ enum Happening {
         container: String,
         id: ContainerId,
         came: Came,
+    },
+    /// A try of a probe is over.
+    Probed {
+        container: String,
+        id: ContainerId,
+        kind: Kind,
+        said: Said,
     },
     Reported {
         outcome: Reported,
@@ -116,9 +126,12 @@ pub(crate) struct Worker {
     terminations: Terminations,
     /// Cancels the `postStart` hooks that are under way, by container.
     post_starts: BTreeMap<String, CancellationToken>,
+    /// Cancels the newest try of each probe, by container.
+    tries: BTreeMap<(String, Kind), CancellationToken>,
+    /// When the next try is due.
+    probe_at: Option<Instant>,
     /// Containers whose back-off has been told as an event, with the number of the incarnation.
     told_back_off: BTreeMap<String, u32>,
-    told_unsupported: bool,
 }
 
 impl Worker {
@@ -128,7 +141,9 @@ impl Worker {
         adopted: Vec<ContainerState>,
     ) -> Self {
         let pod = Arc::clone(desired.borrow().pod());
-        let (tracked, old) = adopt(adopted);
+        let (mut tracked, old) = adopt(adopted);
+        let stops = context.journal.container_stops(pod.uid());
+        probing::condemn(&pod, &mut tracked, &stops);
         let terminations = Terminations::resume(Arc::clone(&context), Arc::clone(&pod), &tracked);
         let mut worker = Worker {
             context,
@@ -147,7 +162,8 @@ impl Worker {
             ending: None,
             post_starts: BTreeMap::new(),
             told_back_off: BTreeMap::new(),
-            told_unsupported: false,
+            tries: BTreeMap::new(),
+            probe_at: None,
         };
         for id in old {
             worker.remove_later(id);
@@ -169,6 +185,10 @@ impl Worker {
             {
                 self.reported = pod.status.clone().unwrap_or_default();
             }
+            self.probe_at = None;
+            if let Desired::Known(pod) = &desired {
+                self.probe(pod);
+            }
             let done = if self.ends(&desired) {
                 self.end(&desired)
             } else {
@@ -188,6 +208,7 @@ impl Worker {
                 },
                 Some(happening) = self.happenings.next() => self.happened(happening, desired.pod()),
                 moment = self.terminations.next() => self.terminations.happened(moment),
+                () = sleep_until(self.probe_at) => {}
                 () = sleep_until(timer) => {
                     self.wake = None;
                     self.retry_at = None;
@@ -258,6 +279,7 @@ impl Worker {
             for container in plan.start.clone() {
                 self.start(pod, &container).await;
             }
+            self.probe(pod);
             plan = plan::plan(pod, &self.tracked, &problems, Timestamp::now());
         }
         if plan.completed
@@ -271,7 +293,6 @@ impl Worker {
         }
         self.wake = plan.wake;
         self.tell_back_off(pod, &plan);
-        self.tell_unsupported(pod);
         self.publish(&Desired::Known(Arc::clone(pod)));
         self.report(pod, &plan, false);
     }
@@ -309,6 +330,12 @@ impl Worker {
                 id,
                 came,
             } => self.post_started(pod, &container, &id, came),
+            Happening::Probed {
+                container,
+                id,
+                kind,
+                said,
+            } => self.probed(pod, &container, &id, kind, &said),
             Happening::Reported { outcome, over } => {
                 self.reporting = false;
                 self.answered(outcome, |ending| ending.told |= over);
@@ -380,6 +407,7 @@ impl Worker {
             instance.exit = Some(exit);
         }
         self.cancel_post_start(container, id);
+        self.cancel_probes(container);
         self.terminations.exited(container, id);
     }
 }

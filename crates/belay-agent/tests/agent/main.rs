@@ -6,6 +6,7 @@
 #![allow(clippy::needless_pass_by_value)]
 
 mod companion;
+mod container_probes;
 mod notifications;
 mod pods;
 mod post_start;

@@ -12,14 +12,14 @@ use tokio::net::TcpListener;
 use crate::rig::{Rig, exec, idle, until, until_lines};
 
 /// An HTTP server at the address of the node, that is, of its pods.
-struct Web {
-    port: u16,
-    code: Arc<AtomicU16>,
+pub(crate) struct Web {
+    pub(crate) port: u16,
+    pub(crate) code: Arc<AtomicU16>,
     asked: Arc<AtomicUsize>,
 }
 
 impl Web {
-    async fn serve(code: u16) -> Self {
+    pub(crate) async fn serve(code: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let web = Web {
             port: listener.local_addr().unwrap().port(),

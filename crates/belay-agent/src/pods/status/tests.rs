@@ -1,8 +1,10 @@
 use super::*;
 use crate::pods::waiting::Waiting;
 use belay_action::ContainerId;
+use belay_core::probing::{Before, Probing, Rule, Rules};
 use belay_runtime::{Exit, ExitReason};
 use serde_json::json;
+use std::time::Duration;
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
@@ -292,4 +294,86 @@ fn init_containers_are_ready_when_done_and_the_others_wait() {
         initialized.message.as_deref(),
         Some("containers with incomplete status: [j]")
     );
+}
+
+/// The word of a container's probes, as if it had been reported so.
+fn probed(
+    mut tracked: BTreeMap<String, Tracked>,
+    name: &str,
+    before: Before,
+) -> BTreeMap<String, Tracked> {
+    let rule = Rule {
+        initial_delay: Duration::ZERO,
+        period: Duration::from_secs(1),
+        success_threshold: 1,
+        failure_threshold: 1,
+    };
+    let rules = Rules {
+        startup: Some(rule),
+        liveness: None,
+        readiness: Some(rule),
+    };
+    tracked.get_mut(name).unwrap().probing = Some(Probing::new(rules, 0, before));
+    tracked
+}
+
+#[test]
+fn probes_decide_what_has_started_and_what_is_ready() {
+    for (started, ready, expected) in [
+        (false, false, (false, false, "False")),
+        (false, true, (false, false, "False")),
+        (true, false, (true, false, "False")),
+        (true, true, (true, true, "True")),
+    ] {
+        let tracked = known(&[("a", 0, None), ("b", 0, None)]);
+        let tracked = probed(tracked, "b", Before { started, ready });
+        let status = build(&pod("Always", &[], &["a", "b"]), &tracked, false);
+        assert_eq!(status.phase.as_deref(), Some("Running"));
+        let of = &status.container_statuses.as_ref().unwrap()[1];
+        let conditions = status.conditions.as_ref().unwrap();
+        let condition = conditions.iter().find(|c| c.type_ == "Ready").unwrap();
+        let found = (of.started.unwrap(), of.ready, condition.status.as_str());
+        assert_eq!(found, expected);
+    }
+}
+
+#[test]
+fn a_sidecar_counts_for_ready_and_holds_up_what_follows_until_it_has_started() {
+    let mut pod = pod("Always", &["s", "i"], &["a"]);
+    pod.spec.init_containers[0].restart_policy = Some(RestartPolicy::Always);
+    let message = |status: &PodStatus, kind: &str| {
+        let conditions = status.conditions.as_ref().unwrap();
+        let found = conditions.iter().find(|c| c.type_ == kind).unwrap();
+        found.message.clone().unwrap_or_default()
+    };
+    let unstarted = probed(known(&[("s", 0, None)]), "s", Before::default());
+    let status = build(&pod, &unstarted, false);
+    assert_eq!(status.phase.as_deref(), Some("Pending"));
+    assert_eq!(
+        message(&status, "Initialized"),
+        "containers with incomplete status: [s i]"
+    );
+    let started = Before {
+        started: true,
+        ready: false,
+    };
+    let all = known(&[("s", 0, None), ("i", 0, Some(0)), ("a", 0, None)]);
+    let status = build(&pod, &probed(all, "s", started), false);
+    assert_eq!(status.phase.as_deref(), Some("Running"));
+    assert_eq!(
+        message(&status, "Ready"),
+        "containers with unready status: [s]"
+    );
+}
+
+#[test]
+fn what_a_probe_ended_has_not_succeeded() {
+    let mut tracked = known(&[("a", 0, Some(0))]);
+    let pod = pod("OnFailure", &[], &["a"]);
+    assert_eq!(build(&pod, &tracked, false).phase.unwrap(), "Succeeded");
+    tracked.get_mut("a").unwrap().condemned = true;
+    assert_eq!(build(&pod, &tracked, false).phase.unwrap(), "Running");
+    let plan = super::super::plan::plan(&pod, &tracked, &BTreeMap::new(), at(1_000));
+    assert_eq!(plan.start, ["a"]);
+    assert!(!plan.completed);
 }

@@ -17,9 +17,14 @@ pub(crate) fn grace(pod: &Pod, gone: bool) -> Duration {
     if gone {
         return Duration::ZERO;
     }
+    probe_grace(pod, None)
+}
+
+/// How long a container may take that a probe ends, which may say so itself.
+pub(crate) fn probe_grace(pod: &Pod, probe: Option<i64>) -> Duration {
     let sources = Sources {
         deletion: pod.metadata.deletion_grace_period_seconds,
-        probe: None,
+        probe,
         pod: pod.spec.termination_grace_period_seconds,
     };
     sources.effective()

@@ -156,7 +156,8 @@ impl Worker {
     /// Goes on with the hook of a container that an earlier agent started. A command that provably
     /// never ran is run; what may have been done before is not done again.
     pub(super) fn find_post_start(&mut self, pod: &Pod, container: &str, id: ContainerId) {
-        if self.terminations.stops(container) {
+        // What was reported as started had its hook done.
+        if self.terminations.stops(container) || self.reported_of(container, &id).started {
             return;
         }
         let Some(Ok(hook @ Hook::Exec(_))) = self.post_start_hook(pod, container) else {

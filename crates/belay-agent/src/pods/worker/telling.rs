@@ -11,10 +11,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use super::{Desired, Happening, Worker};
 use crate::pods::table::{ContainerView, PodView};
 use crate::pods::tracked::Tracked;
-use crate::pods::{config, plan, report, status};
-
-/// The pod asks for something that this agent leaves out.
-const NOT_SUPPORTED: &str = "NotSupported";
+use crate::pods::{plan, report, status};
 
 impl Worker {
     /// Reports the status if it differs from the one reported last. Returns whether a report is on
@@ -71,25 +68,6 @@ impl Worker {
                 self.context
                     .events
                     .warning(about, reasons::BACK_OFF, message);
-            }
-        }
-    }
-
-    /// Says once what the pod asks for and does not get.
-    pub(super) fn tell_unsupported(&mut self, pod: &Pod) {
-        if std::mem::replace(&mut self.told_unsupported, true) {
-            return;
-        }
-        for container in pod.spec.init_containers.iter().chain(&pod.spec.containers) {
-            let missing = config::not_carried_out(container);
-            if !missing.is_empty() {
-                let message = format!(
-                    "container {} declares {}; this agent does not carry that out yet",
-                    container.name,
-                    missing.join(", ")
-                );
-                let about = self.reference(pod, Some(&container.name));
-                self.context.events.warning(about, NOT_SUPPORTED, message);
             }
         }
     }
