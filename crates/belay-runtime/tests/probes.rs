@@ -7,7 +7,7 @@ mod fixture;
 use std::sync::Arc;
 use std::time::Duration;
 
-use belay_action::probe::{Cadence, Check, Course, Probe, Probed, run};
+use belay_action::probe::{Cadence, Check, Course, Probe, Probed, Tried, run, tried};
 use belay_action::{Found, Target};
 use belay_api::signal::Signal;
 use fixture::*;
@@ -156,4 +156,29 @@ async fn a_try_that_a_killed_agent_left_behind_is_ended_first() {
     assert_eq!(verify(&target, &probe, course()).await, Probed::Succeeded);
     assert_eq!(with_argument(&mark), Vec::<i32>::new());
     assert_forgotten(&target).await;
+}
+
+#[tokio::test]
+async fn one_try_tells_what_was_written_and_whether_it_came_to_anything() {
+    let bench = Bench::new();
+    let (_, target) = bench.sleeper().await;
+    let attempt = attempt("a1");
+    let one = |script: &str| {
+        let check = sh(script).check;
+        let (target, attempt) = (Arc::clone(&target), attempt.clone());
+        async move {
+            let never = CancellationToken::new();
+            soon(tried(&*target, &check, &attempt, LONG, never)).await
+        }
+    };
+    assert_eq!(one("echo fine").await, Tried::Succeeded);
+    let failed = Tried::Failed {
+        message: "the command exited with code 3".to_owned(),
+        output: "no\nway\n".to_owned(),
+    };
+    assert_eq!(one("echo no; echo way >&2; exit 3").await, failed);
+    target.signal(Signal::KILL).await.unwrap();
+    target.wait().await.unwrap();
+    let gone = one("exit 0").await;
+    assert!(matches!(gone, Tried::Unknown { .. }), "{gone:?}");
 }
