@@ -14,6 +14,9 @@ const KINDS: [&str; 9] = [
     "Binding",
     "DeleteOptions",
     "PodNotification",
+    "ExecutionHook",
+    "HookAction",
+    "PodAction",
 ];
 
 fuzz_target!(|body: &[u8]| {

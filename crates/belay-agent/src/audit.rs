@@ -1,4 +1,4 @@
-//! The agent's audit log: one JSON line for each container's part of a notification.
+//! The agent's audit log: one JSON line for each container's part of a notification or of a hook.
 //!
 //! Who asked is in the server's audit log, under the UID of the notification, or of the Notification
 //! that it is part of; this one says what came of it on the node, also where no object is left to say
@@ -21,17 +21,16 @@ use tracing::{error, info};
 pub(crate) struct Line<'a> {
     pub(crate) time: Timestamp,
     pub(crate) namespace: &'a str,
-    pub(crate) notification: &'a str,
-    pub(crate) notification_uid: &'a str,
+    #[serde(flatten)]
+    pub(crate) asked: Asked<'a>,
     /// When it was asked for, by the server's clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) created: Option<Timestamp>,
-    /// The Notification that it is part of, as `name/UID`.
+    /// The Notification or the hook that it is part of, as `name/UID`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) part_of: Option<String>,
     /// Who ran it: the node, or the controller where there are no agents.
     pub(crate) executor: &'a str,
-    pub(crate) notifier: &'a str,
     pub(crate) pod: &'a str,
     #[serde(rename = "podUID")]
     pub(crate) pod_uid: &'a str,
@@ -47,6 +46,23 @@ pub(crate) struct Line<'a> {
     pub(crate) started: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) finished: Option<Timestamp>,
+}
+
+/// What was asked for.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Asked<'a> {
+    #[serde(rename_all = "camelCase")]
+    Notification {
+        notification: &'a str,
+        notification_uid: &'a str,
+        notifier: &'a str,
+    },
+    #[serde(rename_all = "camelCase")]
+    Action {
+        pod_action: &'a str,
+        pod_action_uid: &'a str,
+    },
 }
 
 /// How large the file may become; the old one has as much again.

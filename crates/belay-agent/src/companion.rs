@@ -25,6 +25,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use belay_api::gates::{Feature, FeatureGates};
+use belay_api::hook::PodAction;
+use belay_api::notification::PodNotification;
 use belay_api::pod::{NOTIFIERS_ANNOTATION, NotifiersByContainer, Pod, parse_annotation};
 use belay_core::delivery::Verdict;
 use belay_runtime::{Containers, RecordedPod, RecordedPods};
@@ -92,11 +94,6 @@ impl std::fmt::Debug for Companion {
 /// When the agent cannot start: its directory or its journal cannot be used. An API server or a
 /// runtime that is away is no error.
 pub async fn companion(config: Companion, shutdown: CancellationToken) -> Result<(), AgentError> {
-    if !config.gates.enabled(Feature::ContainerNotifier) {
-        info!("the feature gate ContainerNotifier is off: the agent does nothing");
-        shutdown.cancelled().await;
-        return Ok(());
-    }
     let (journal, audit) = open(&config.data_dir).await?;
     let (events, teller) = Recorder::new();
     let lease = Lease::new(config.lease_namespace, config.node_name.clone());
@@ -108,7 +105,7 @@ pub async fn companion(config: Companion, shutdown: CancellationToken) -> Result
         lease_kept: lease.kept(),
     };
     let context = Arc::new(Context {
-        selector: Some(format!("status.nodeName={}", config.node_name)),
+        node: Some(config.node_name.clone()),
         executor: config.node_name.clone(),
         client: config.client,
         runtime: config.containers,
@@ -133,7 +130,18 @@ pub async fn companion(config: Companion, shutdown: CancellationToken) -> Result
         stop.clone(),
     ));
     tasks.spawn(teller.run(context.client.clone(), config.node_name, stop.clone()));
-    tasks.spawn(notifications::run(Arc::clone(&context), stop.clone()));
+    if context.gates.enabled(Feature::ContainerNotifier) {
+        tasks.spawn(notifications::run::<PodNotification>(
+            Arc::clone(&context),
+            stop.clone(),
+        ));
+    } else {
+        info!("the feature gate ContainerNotifier is off: only hooks are run");
+    }
+    tasks.spawn(notifications::run::<PodAction>(
+        Arc::clone(&context),
+        stop.clone(),
+    ));
     finish(&context, tasks, &stop).await
 }
 
@@ -203,7 +211,10 @@ fn judge(about: &Started, recorded: Option<RecordedPod>, copy: Option<&ApiCopy>)
         return Found::Refused(Verdict::PodNotFound);
     }
     let declared = recorded.annotations.get(NOTIFIERS_ANNOTATION);
-    if !same_notifiers(declared.map(String::as_str), copy.annotation.as_deref()) {
+    // What a hook runs is not the pod's to declare.
+    if about.notifier.is_some()
+        && !same_notifiers(declared.map(String::as_str), copy.annotation.as_deref())
+    {
         return Found::Refused(Verdict::Forbidden {
             message: format!(
                 "the annotation {NOTIFIERS_ANNOTATION} of pod {:?} was changed after the pod was created; nothing was run. Create the pod again to use its new notifiers",

@@ -17,18 +17,19 @@ use crate::journal::Journal;
 use crate::lookup::Lookup;
 use crate::metrics::Metrics;
 use crate::pods::Table;
+use crate::pods::objects::Objects;
 
 /// How many writes of notifications' status are under way at once. Enough to fill the server's
 /// groups, few enough not to open a connection per notification.
 const STATUS_WRITES: usize = 128;
 
-/// What delivering notifications takes, in every mode.
+/// What delivering notifications and actions takes, in every mode.
 pub(crate) struct Context {
     /// Who claims: the node, or the controller where there are no agents; whichever process of it
     /// writes.
     pub(crate) executor: String,
-    /// Which notifications are for this executor, as a field selector; `None`: all.
-    pub(crate) selector: Option<String>,
+    /// The node whose notifications and actions are for this executor; `None`: all are.
+    pub(crate) node: Option<String>,
     pub(crate) client: Client,
     /// What actions are run in.
     pub(crate) runtime: Arc<dyn Containers>,
@@ -69,6 +70,11 @@ pub(crate) struct Host {
     /// What runs the pods.
     pub(crate) runtime: Arc<dyn PodRuntime>,
     pub(crate) pods: Arc<Table>,
+    /// What the pods take data from.
+    pub(crate) objects: Arc<Objects>,
+    /// What the node has for its pods: CPUs, and memory in bytes.
+    pub(crate) cpus: usize,
+    pub(crate) memory: u64,
 }
 
 impl Deref for Host {

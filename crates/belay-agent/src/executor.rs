@@ -12,7 +12,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use belay_api::CONTROLLER;
-use belay_api::gates::FeatureGates;
+use belay_api::gates::{Feature, FeatureGates};
+use belay_api::hook::PodAction;
+use belay_api::notification::PodNotification;
 use belay_core::delivery::Verdict;
 use belay_runtime::PodsExec;
 use kube::Client;
@@ -62,7 +64,7 @@ pub async fn executor(config: Executor, shutdown: CancellationToken) -> Result<(
     let runtime = PodsExec::new(config.client.clone());
     let (events, teller) = Recorder::new();
     let context = Arc::new(Context {
-        selector: None,
+        node: None,
         executor: CONTROLLER.to_owned(),
         client: config.client,
         runtime: Arc::new(runtime.clone()),
@@ -76,12 +78,24 @@ pub async fn executor(config: Executor, shutdown: CancellationToken) -> Result<(
         slots: Arc::new(Semaphore::new(config.max_actions.max(1))),
         status_writes: Context::status_writes(),
     });
-    info!(runtime = context.runtime.name(), "executes notifications");
+    info!(
+        runtime = context.runtime.name(),
+        "executes notifications and hooks"
+    );
     let stop = shutdown.child_token();
     let mut tasks = JoinSet::new();
     tasks.spawn(dated::keep(Arc::clone(&context), stop.clone()));
     tasks.spawn(teller.run(context.client.clone(), CONTROLLER.to_owned(), stop.clone()));
-    tasks.spawn(notifications::run(Arc::clone(&context), stop.clone()));
+    if context.gates.enabled(Feature::ContainerNotifier) {
+        tasks.spawn(notifications::run::<PodNotification>(
+            Arc::clone(&context),
+            stop.clone(),
+        ));
+    }
+    tasks.spawn(notifications::run::<PodAction>(
+        Arc::clone(&context),
+        stop.clone(),
+    ));
     finish(&context, tasks, &stop).await
 }
 

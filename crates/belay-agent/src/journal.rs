@@ -1,8 +1,9 @@
-//! What the agent itself must not forget: started notifications and started terminations.
+//! What the agent itself must not forget: started notifications and actions, and started
+//! terminations.
 //!
 //! One store for both, so that everything that is on its way to disk at a moment shares a sync.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -14,17 +15,23 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
-/// What is kept of a notification besides the record: enough to end it without its object.
+/// What is kept of a notification or an action besides the record: enough to end it without its
+/// object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Started {
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) uid: String,
-    pub(crate) notifier: String,
+    /// What it runs of what the pod declares; `None`: the action of a hook.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) notifier: Option<String>,
     pub(crate) pod_name: String,
     /// By the server's clock, milliseconds since the epoch.
     pub(crate) deadline: i64,
+    /// The boot that the record's times count from.
+    #[serde(default)]
+    pub(crate) boot_id: String,
     pub(crate) record: Record,
 }
 
@@ -51,7 +58,6 @@ enum Backing {
     Memory(Arc<Mutex<BTreeMap<String, Bytes>>>),
 }
 
-const NOTIFICATIONS: &str = "notification/";
 const STOPS: &str = "stop/";
 
 impl Journal {
@@ -75,22 +81,25 @@ impl Journal {
         }
     }
 
-    pub(crate) async fn put_notification(&self, started: &Started) -> Result<(), JournalError> {
-        self.put(format!("{NOTIFICATIONS}{}", started.uid), started)
-            .await
+    pub(crate) async fn put_started(
+        &self,
+        kind: &str,
+        started: &Started,
+    ) -> Result<(), JournalError> {
+        self.put(format!("{kind}{}", started.uid), started).await
     }
 
-    pub(crate) async fn forget_notification(&self, uid: &str) {
-        self.forget(format!("{NOTIFICATIONS}{uid}")).await;
+    pub(crate) async fn forget_started(&self, kind: &str, uid: &str) {
+        self.forget(format!("{kind}{uid}")).await;
     }
 
-    pub(crate) fn notification(&self, uid: &str) -> Option<Started> {
-        self.get(&format!("{NOTIFICATIONS}{uid}"))
+    pub(crate) fn started(&self, kind: &str, uid: &str) -> Option<Started> {
+        self.get(&format!("{kind}{uid}"))
     }
 
-    /// Every notification that was started and not forgotten.
-    pub(crate) fn notifications(&self) -> Vec<Started> {
-        self.under(NOTIFICATIONS)
+    /// Everything of a kind that was started and not forgotten.
+    pub(crate) fn all_started(&self, kind: &str) -> Vec<Started> {
+        self.under(kind)
             .into_iter()
             .map(|(_, started)| started)
             .collect()
@@ -117,6 +126,20 @@ impl Journal {
 
     pub(crate) async fn forget_stop(&self, pod_uid: &str, container: Option<&str>) {
         self.forget(stop_key(pod_uid, container)).await;
+    }
+
+    /// The pods of which terminations are kept, whole or in part.
+    pub(crate) fn stopped_pods(&self) -> BTreeSet<String> {
+        let all: Vec<(String, termination::Record)> = self.under(STOPS);
+        all.into_iter().map(|(_, record)| record.pod_uid).collect()
+    }
+
+    /// Forgets all terminations of a pod.
+    pub(crate) async fn forget_stops(&self, pod_uid: &str) {
+        for (container, _) in self.container_stops(pod_uid) {
+            self.forget_stop(pod_uid, Some(&container)).await;
+        }
+        self.forget_stop(pod_uid, None).await;
     }
 
     pub(crate) async fn shutdown(&self) {
@@ -214,14 +237,17 @@ mod tests {
     use super::*;
     use belay_core::delivery::Entry;
 
+    const KIND: &str = "notification/";
+
     fn started(uid: &str) -> Started {
         Started {
             namespace: "ns".into(),
             name: "n".into(),
             uid: uid.into(),
-            notifier: "lock".into(),
+            notifier: Some("lock".into()),
             pod_name: "db".into(),
             deadline: 7,
+            boot_id: "b".into(),
             record: Record {
                 pod_uid: "p".into(),
                 entries: [("main".to_owned(), Entry::planned(Some("c1".into()), true))].into(),
@@ -244,23 +270,25 @@ mod tests {
     async fn what_was_started_is_there_after_a_restart_and_gone_when_forgotten() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::open(dir.path()).unwrap();
-        journal.put_notification(&started("u1")).await.unwrap();
-        journal.put_notification(&started("u2")).await.unwrap();
-        journal.forget_notification("u2").await;
-        journal.forget_notification("never there").await;
+        journal.put_started(KIND, &started("u1")).await.unwrap();
+        journal.put_started(KIND, &started("u2")).await.unwrap();
+        journal.forget_started(KIND, "u2").await;
+        journal.forget_started(KIND, "never there").await;
         journal.put_stop(None, &stop()).await.unwrap();
         journal.put_stop(Some("c"), &stop()).await.unwrap();
         journal.shutdown().await;
         drop(journal);
 
         let journal = Journal::open(dir.path()).unwrap();
-        assert_eq!(journal.notifications(), [started("u1")]);
+        assert_eq!(journal.all_started(KIND), [started("u1")]);
         assert_eq!(journal.stop("p"), Some(stop()));
         assert_eq!(journal.container_stops("p"), [("c".to_owned(), stop())]);
+        assert_eq!(journal.stopped_pods(), ["p".to_owned()].into());
         journal.forget_stop("p", None).await;
         assert_eq!(journal.stop("p"), None);
-        journal.forget_stop("p", Some("c")).await;
+        journal.forget_stops("p").await;
         assert_eq!(journal.container_stops("p"), []);
+        assert!(journal.stopped_pods().is_empty());
     }
 
     #[tokio::test]
@@ -274,10 +302,10 @@ mod tests {
     #[tokio::test]
     async fn one_in_memory_remembers_as_long_as_it_lives() {
         let journal = Journal::in_memory();
-        journal.put_notification(&started("u1")).await.unwrap();
-        assert_eq!(journal.notification("u1"), Some(started("u1")));
-        assert_eq!(journal.notifications(), [started("u1")]);
-        journal.forget_notification("u1").await;
-        assert_eq!(journal.notification("u1"), None);
+        journal.put_started(KIND, &started("u1")).await.unwrap();
+        assert_eq!(journal.started(KIND, "u1"), Some(started("u1")));
+        assert_eq!(journal.all_started(KIND), [started("u1")]);
+        journal.forget_started(KIND, "u1").await;
+        assert_eq!(journal.started(KIND, "u1"), None);
     }
 }

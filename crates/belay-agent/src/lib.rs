@@ -11,7 +11,7 @@
 //!                    v                v         '--> journal, audit log
 //!                 PodRuntime  ---  Target (actions)
 //!                    |
-//!                  logs  <---  listener: logs for the server, metrics, health
+//!          logs, sessions  <---  listener: logs and exec for the server, metrics, health
 //! ```
 //!
 //! That is the agent that *is* the node ([`run`]). Beside a kubelet ([`companion`]) there are only the
@@ -21,7 +21,8 @@
 //!
 //! Long-running tasks: the node's object, its lease, the teller of events, the listener, the pods
 //! with a worker each, the notifications with a driver each. All end when the token given to [`run`]
-//! is cancelled; containers and running actions are left as they are and found again.
+//! is cancelled; containers and running actions are left as they are and found again, sessions of
+//! `kubectl exec` are killed.
 //!
 //! **Invariant:** the API server may be away at any time. Containers of pods that the agent has read
 //! are restarted and stopped on time, actions run to their end, and what came of them is reported
@@ -48,6 +49,7 @@ mod node;
 mod notifications;
 mod pods;
 mod reconnect;
+mod sessions;
 #[cfg(test)]
 mod testing;
 
@@ -56,6 +58,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use belay_api::gates::{Feature, FeatureGates};
+use belay_api::hook::PodAction;
+use belay_api::notification::PodNotification;
 use belay_api::reasons;
 use belay_runtime::PodRuntime;
 use tokio::sync::Semaphore;
@@ -76,6 +80,7 @@ use journal::Journal;
 use lease::Lease;
 use listener::Listener;
 use pods::Table;
+use pods::objects::Objects;
 
 /// How many actions run at once on a node, unless told otherwise.
 pub const DEFAULT_MAX_ACTIONS: usize = 16;
@@ -165,7 +170,7 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Agen
     };
     let pods = Arc::new(Table::default());
     let shared = Arc::new(Context {
-        selector: Some(format!("status.nodeName={}", config.node_name)),
+        node: Some(config.node_name.clone()),
         executor: config.node_name.clone(),
         client: config.client,
         runtime: Arc::clone(&config.runtime) as _,
@@ -180,6 +185,9 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Agen
         status_writes: Context::status_writes(),
     });
     let context = Arc::new(Host {
+        objects: Objects::new(shared.client.clone()),
+        cpus: facts.machine.cpus,
+        memory: facts.machine.memory_kib.saturating_mul(1024),
         shared: Arc::clone(&shared),
         node_address: config.node_address.to_string(),
         node_name: config.node_name,
@@ -208,8 +216,15 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Agen
     tasks.spawn(listener.run(Arc::clone(&context), stop.clone()));
     tasks.spawn(pods::run(Arc::clone(&context), stop.clone()));
     if context.gates.enabled(Feature::ContainerNotifier) {
-        tasks.spawn(notifications::run(Arc::clone(&shared), stop.clone()));
+        tasks.spawn(notifications::run::<PodNotification>(
+            Arc::clone(&shared),
+            stop.clone(),
+        ));
     }
+    tasks.spawn(notifications::run::<PodAction>(
+        Arc::clone(&shared),
+        stop.clone(),
+    ));
     finish(&shared, tasks, &stop).await
 }
 

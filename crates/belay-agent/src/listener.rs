@@ -1,10 +1,11 @@
-//! The agent's own HTTPS listener: logs for the server, metrics, health.
+//! The agent's own HTTPS listener: logs and sessions for the server, metrics, health.
 //!
 //! | path | who may |
 //! |---|---|
 //! | `/healthz` | anyone |
 //! | `/metrics` | a client certificate of the server's CA |
 //! | `/containerLogs/NAMESPACE/POD/CONTAINER` | the server itself (`CN=system:belay:server`) |
+//! | `/exec/NAMESPACE/POD/CONTAINER` | the same |
 
 mod certificate;
 
@@ -35,12 +36,15 @@ use tracing::{debug, warn};
 
 use crate::context::Host;
 use crate::logs::{self, LogError, LogQuery};
+use crate::sessions::{Sessions, Wanted};
 pub(crate) use certificate::{CertificateError, Serving};
 
-/// Who may read logs.
+/// Who may read logs and run commands.
 const SERVER: &str = "system:belay:server";
 /// How long a client may take for its handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+/// How long sessions may take to be killed when the agent stops.
+const FAREWELL: Duration = Duration::from_secs(10);
 
 /// Why the listener could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -104,6 +108,7 @@ impl Listener {
     /// Serves until `shutdown`.
     pub(crate) async fn run(self, context: Arc<Host>, shutdown: CancellationToken) {
         let mut connections = JoinSet::new();
+        let sessions = Sessions::new(shutdown.clone());
         loop {
             let accepted = tokio::select! {
                 () = shutdown.cancelled() => break,
@@ -113,8 +118,9 @@ impl Listener {
             match accepted {
                 Ok((stream, peer)) => {
                     let (acceptor, context) = (self.acceptor.clone(), Arc::clone(&context));
+                    let sessions = sessions.clone();
                     connections.spawn(async move {
-                        if let Err(error) = connection(acceptor, context, stream).await {
+                        if let Err(error) = connection(acceptor, context, sessions, stream).await {
                             debug!(%peer, %error, "a connection ended with an error");
                         }
                     });
@@ -128,6 +134,12 @@ impl Listener {
         }
         // Log streams may be endless; they end with the agent.
         connections.shutdown().await;
+        if tokio::time::timeout(FAREWELL, sessions.finish())
+            .await
+            .is_err()
+        {
+            warn!("some sessions did not end in time");
+        }
     }
 }
 
@@ -185,17 +197,31 @@ fn peer(certificates: Option<&[CertificateDer<'_>]>) -> Peer {
 async fn connection(
     acceptor: TlsAcceptor,
     context: Arc<Host>,
+    sessions: Sessions,
     stream: TcpStream,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    stream.set_nodelay(true)?;
+    keep_alive(&stream)?;
     let stream = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await??;
     let peer = peer(stream.get_ref().1.peer_certificates());
     let service = service_fn(move |request: Request<Incoming>| {
-        let (context, peer) = (Arc::clone(&context), peer.clone());
-        async move { Ok::<_, Infallible>(answer(context, &peer, &request).await) }
+        let (context, sessions) = (Arc::clone(&context), sessions.clone());
+        let peer = peer.clone();
+        async move { Ok::<_, Infallible>(answer(context, &sessions, &peer, request).await) }
     });
     hyper_util::server::conn::auto::Builder::new(TokioExecutor::new())
-        .serve_connection(TokioIo::new(stream), service)
+        .serve_connection_with_upgrades(TokioIo::new(stream), service)
         .await
+}
+
+/// Has the kernel notice a server that is gone without a word.
+fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    use rustix::net::sockopt;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, Duration::from_secs(30))?;
+    sockopt::set_tcp_keepintvl(stream, Duration::from_secs(10))?;
+    sockopt::set_tcp_keepcnt(stream, 3)?;
+    Ok(())
 }
 
 type Answer = Response<BoxBody<Bytes, io::Error>>;
@@ -211,9 +237,16 @@ fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
     answer
 }
 
-async fn answer(context: Arc<Host>, peer: &Peer, request: &Request<Incoming>) -> Answer {
-    let path = request.uri().path();
-    if request.method() != Method::GET {
+async fn answer(
+    context: Arc<Host>,
+    sessions: &Sessions,
+    peer: &Peer,
+    mut request: Request<Incoming>,
+) -> Answer {
+    let upgrade = hyper::upgrade::on(&mut request);
+    let (parts, _) = request.into_parts();
+    let path = parts.uri.path();
+    if parts.method != Method::GET {
         return text(StatusCode::METHOD_NOT_ALLOWED, "only GET is known here\n");
     }
     match path {
@@ -226,27 +259,47 @@ async fn answer(context: Arc<Host>, peer: &Peer, request: &Request<Incoming>) ->
         }
         _ => {}
     }
-    let Some(rest) = path.strip_prefix("/containerLogs/") else {
+    let (what, rest) = path
+        .strip_prefix('/')
+        .and_then(|path| path.split_once('/'))
+        .unwrap_or_default();
+    if !matches!(what, "containerLogs" | "exec") {
         return text(StatusCode::NOT_FOUND, "there is nothing here\n");
-    };
+    }
     match peer {
         Peer::Unknown => return text(StatusCode::UNAUTHORIZED, "a client certificate is needed\n"),
         Peer::Certified { common_name } if common_name != SERVER => {
             return text(
                 StatusCode::FORBIDDEN,
-                "only the API server may read logs here\n",
+                "only the API server may read logs and run commands here\n",
             );
         }
         Peer::Certified { .. } => {}
     }
-    let parts: Vec<&str> = rest.split('/').collect();
-    let [namespace, pod, container] = parts[..] else {
+    let words: Vec<&str> = rest.split('/').collect();
+    let [namespace, pod, container] = words[..] else {
         return text(
             StatusCode::NOT_FOUND,
-            "expected /containerLogs/NAMESPACE/POD/CONTAINER\n",
+            format!("expected /{what}/NAMESPACE/POD/CONTAINER\n"),
         );
     };
-    let query = match LogQuery::parse(request.uri().query().unwrap_or_default()) {
+    if what == "exec" {
+        let wanted = Wanted {
+            namespace,
+            pod,
+            container,
+        };
+        return match sessions.begin(&context, wanted, &parts, upgrade) {
+            Ok(accepted) => {
+                let mut answer = text(StatusCode::SWITCHING_PROTOCOLS, "");
+                answer.headers_mut().clear();
+                answer.headers_mut().extend(accepted.headers());
+                answer
+            }
+            Err(refusal) => text(refusal.status, refusal.message),
+        };
+    }
+    let query = match LogQuery::parse(parts.uri.query().unwrap_or_default()) {
         Ok(query) => query,
         Err(error) => return text(StatusCode::BAD_REQUEST, error.to_string()),
     };

@@ -43,7 +43,9 @@ pub struct Metrics {
     pub(crate) queued: Gauge,
     /// Handlers that run.
     pub(crate) running: Gauge,
-    /// Containers' parts of notifications by what they came to.
+    /// Attempts that were started.
+    pub(crate) attempts: Counter,
+    /// Containers' parts of notifications and hooks by what they came to.
     pub(crate) outcomes: Family<OutcomeLabel, Counter>,
     /// Containers started again.
     pub(crate) restarts: Counter,
@@ -75,6 +77,7 @@ impl Metrics {
             action: seconds(),
             queued: Gauge::default(),
             running: Gauge::default(),
+            attempts: Counter::default(),
             outcomes: Family::default(),
             restarts: Counter::default(),
             terminations: Family::default(),
@@ -103,8 +106,13 @@ impl Metrics {
             metrics.running.clone(),
         );
         registry.register(
+            "belay_action_attempts",
+            "Attempts that were started, of notifications and of hooks",
+            metrics.attempts.clone(),
+        );
+        registry.register(
             "belay_action_outcomes",
-            "Containers' parts of notifications by what they came to",
+            "Containers' parts of notifications and hooks by what they came to",
             metrics.outcomes.clone(),
         );
         registry.register(

@@ -1,18 +1,23 @@
-//! Notifications for this executor: one driver for each that is under way.
+//! Notifications and actions of hooks for this executor: one driver for each that is under way.
 //!
 //! ```text
-//!   watch of podnotifications, those of this node     journal, at the start
+//!   watch of podnotifications or podactions, those of this node     journal, at the start
 //!        |  by UID                                          |
 //!        v                                                  v
 //!     Driver (one task each)  <--- machine in belay-core ---> claim, journal, actions, result
 //! ```
+//!
+//! What a notification and an action have in common is an [`Errand`]; there is one loop for each kind,
+//! and both share the slots.
 //!
 //! **Invariant:** one driver per UID at a time, and none after its end: a watch that lags may still
 //! tell of the claim when the result is long written, and must not start the delivery anew.
 
 mod action;
 mod driver;
+mod errand;
 pub(crate) mod handler;
+mod hook;
 mod status;
 mod verify;
 mod write;
@@ -20,7 +25,6 @@ mod write;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use belay_api::notification::PodNotification;
 use futures::stream::StreamExt as _;
 use kube::Api;
 use kube::runtime::WatchStreamExt as _;
@@ -31,18 +35,19 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use driver::{Driver, Notice};
+pub(crate) use errand::Errand;
 
 use crate::context::Context;
 use crate::journal::Started;
 use crate::reconnect::Reconnect;
 
-/// Delivers notifications until `shutdown`.
-pub(crate) async fn run(context: Arc<Context>, shutdown: CancellationToken) {
+/// Delivers everything of a kind until `shutdown`.
+pub(crate) async fn run<E: Errand>(context: Arc<Context>, shutdown: CancellationToken) {
     tokio::select! {
         () = shutdown.cancelled() => return,
         () = context.lookup.ready() => {}
     }
-    let mut notifications = Notifications {
+    let mut errands = Errands::<E> {
         context: Arc::clone(&context),
         active: HashMap::new(),
         ended: HashSet::new(),
@@ -50,13 +55,13 @@ pub(crate) async fn run(context: Arc<Context>, shutdown: CancellationToken) {
         listing: HashSet::new(),
         shutdown: shutdown.clone(),
     };
-    let api: Api<PodNotification> = Api::all(context.client.clone());
+    let api: Api<E> = Api::all(context.client.clone());
     let mut config = watcher::Config::default();
-    if let Some(selector) = &context.selector {
-        config = config.fields(selector);
+    if let Some(node) = &context.node {
+        config = config.fields(&format!("{}={node}", E::NODE_FIELD));
     }
     let mut events = std::pin::pin!(watcher(api, config).backoff(Reconnect::default()));
-    // Whether it has been told that notifications are not served.
+    // Whether it has been told that they are not served.
     let mut missing = false;
     loop {
         tokio::select! {
@@ -64,37 +69,37 @@ pub(crate) async fn run(context: Arc<Context>, shutdown: CancellationToken) {
             event = events.next() => match event {
                 Some(Ok(event)) => {
                     missing = false;
-                    notifications.event(event);
+                    errands.event(event);
                 }
                 Some(Err(error)) if is_missing(&error) => {
                     if !std::mem::replace(&mut missing, true) {
-                        warn!("the API server does not serve podnotifications: install Belay with `belay manifests | kubectl apply -f -`; trying again until it does");
+                        warn!("the API server does not serve {}: install Belay with `belay manifests | kubectl apply -f -`; trying again until it does", E::PLURAL);
                     }
                 }
                 Some(Err(error)) => {
-                    warn!(%error, "the watch of notifications was interrupted; it is resumed");
+                    warn!(%error, "the watch of {} was interrupted; it is resumed", E::PLURAL);
                 }
                 None => break,
             },
-            Some(ended) = notifications.tasks.join_next() => match ended {
-                Ok(uid) => notifications.over(uid),
+            Some(ended) = errands.tasks.join_next() => match ended {
+                Ok(uid) => errands.over(uid),
                 Err(error) => warn!(%error, "a delivery failed"),
             },
         }
     }
-    while notifications.tasks.join_next().await.is_some() {}
+    while errands.tasks.join_next().await.is_some() {}
 }
 
 /// A delivery under way.
-struct Active {
-    notices: mpsc::UnboundedSender<Notice>,
+struct Active<E> {
+    notices: mpsc::UnboundedSender<Notice<E>>,
     /// Whether the watch has shown its end.
     end_seen: bool,
 }
 
-struct Notifications {
+struct Errands<E> {
     context: Arc<Context>,
-    active: HashMap<String, Active>,
+    active: HashMap<String, Active<E>>,
     /// Ended here, and the watch has not caught up.
     ended: HashSet<String>,
     tasks: JoinSet<String>,
@@ -103,8 +108,8 @@ struct Notifications {
     shutdown: CancellationToken,
 }
 
-impl Notifications {
-    fn event(&mut self, event: Event<PodNotification>) {
+impl<E: Errand> Errands<E> {
+    fn event(&mut self, event: Event<E>) {
         match event {
             Event::Init => self.listing.clear(),
             Event::InitApply(object) => {
@@ -117,9 +122,9 @@ impl Notifications {
         }
     }
 
-    fn seen(&mut self, object: PodNotification) {
+    fn seen(&mut self, object: E) {
         let uid = uid(&object).to_owned();
-        let is_final = object.state().is_final();
+        let is_final = object.is_final();
         if let Some(active) = self.active.get_mut(&uid) {
             active.end_seen |= is_final;
             // A driver that has just ended needs no notice.
@@ -133,14 +138,14 @@ impl Notifications {
             return;
         }
         // Who is to act on it has not been settled yet.
-        if !is_final && !is_assigned(&object) {
+        if !is_final && !object.is_assigned() {
             return;
         }
         // What is final concerns this executor only if something of it is left here.
-        if is_final && self.context.journal.notification(&uid).is_none() {
+        if is_final && self.context.journal.started(E::JOURNAL, &uid).is_none() {
             return;
         }
-        let about = driver::about(&object);
+        let about = object.about();
         self.spawn(about, Some(Box::new(object)), is_final);
     }
 
@@ -164,7 +169,7 @@ impl Notifications {
         for uid in missing {
             self.gone(&uid);
         }
-        for started in self.context.journal.notifications() {
+        for started in self.context.journal.all_started(E::JOURNAL) {
             let known = self.listing.contains(&started.uid)
                 || self.active.contains_key(&started.uid)
                 || self.ended.contains(&started.uid);
@@ -174,7 +179,7 @@ impl Notifications {
         }
     }
 
-    fn spawn(&mut self, about: Started, object: Option<Box<PodNotification>>, end_seen: bool) {
+    fn spawn(&mut self, about: Started, object: Option<Box<E>>, end_seen: bool) {
         let uid = about.uid.clone();
         let (notices, inbox) = mpsc::unbounded_channel();
         let driver = Driver::new(Arc::clone(&self.context), about, object);
@@ -211,21 +216,15 @@ fn is_missing(error: &watcher::Error) -> bool {
     }
 }
 
-fn is_assigned(object: &PodNotification) -> bool {
-    object
-        .status
-        .as_ref()
-        .is_some_and(|status| status.node_name.is_some() && status.pod_uid.is_some())
-}
-
-fn uid(object: &PodNotification) -> &str {
-    object.metadata.uid.as_deref().unwrap_or_default()
+fn uid(object: &impl Errand) -> &str {
+    object.meta().uid.as_deref().unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::testing::{Script, context};
+    use belay_api::notification::PodNotification;
     use serde_json::json;
 
     fn object(state: &str) -> PodNotification {
@@ -241,8 +240,8 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
-    fn notifications(dir: &std::path::Path) -> Notifications {
-        Notifications {
+    fn notifications(dir: &std::path::Path) -> Errands<PodNotification> {
+        Errands {
             context: context(dir, &Script::default()),
             active: HashMap::new(),
             ended: HashSet::new(),
@@ -307,11 +306,11 @@ mod tests {
     async fn what_the_journal_has_and_the_list_lacks_is_cleaned_up() {
         let dir = tempfile::tempdir().unwrap();
         let mut notifications = notifications(dir.path());
-        let started = driver::about(&object("New"));
+        let started = object("New").about();
         notifications
             .context
             .journal
-            .put_notification(&started)
+            .put_started(PodNotification::JOURNAL, &started)
             .await
             .unwrap();
         notifications.event(Event::Init);
@@ -320,7 +319,12 @@ mod tests {
         let uid = notifications.tasks.join_next().await.unwrap().unwrap();
         assert_eq!(uid, "u");
         // Forgetting runs on a task of its own.
-        while notifications.context.journal.notification("u").is_some() {
+        while notifications
+            .context
+            .journal
+            .started(PodNotification::JOURNAL, "u")
+            .is_some()
+        {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
     }

@@ -1,6 +1,6 @@
 //! How soon a watch that broke is tried again.
 //!
-//! A node has two watches, so it need not spare the server the way a fleet of controllers must: when
+//! A node has few watches, so it need not spare the server the way a fleet of controllers must: when
 //! the server is back, its nodes are back within [`LONGEST`].
 
 use std::time::Duration;

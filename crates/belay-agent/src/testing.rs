@@ -71,7 +71,7 @@ pub(crate) fn context(dir: &Path, script: &Script) -> Arc<Context> {
     let runtime = ProcessRuntime::open(&dir.join("runtime")).unwrap();
     Arc::new(Context {
         executor: "n1".to_owned(),
-        selector: None,
+        node: None,
         client: script.client(),
         runtime: Arc::new(runtime),
         lookup: Arc::new(Table::default()),

@@ -15,6 +15,7 @@ pub mod decode;
 pub mod fanout;
 pub mod field;
 pub mod gates;
+pub mod hook;
 pub mod metadata;
 pub mod notification;
 pub mod pod;

@@ -36,6 +36,7 @@ pub(crate) const LABEL_KEY_PATTERN: &str = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[
     derive = "PartialEq",
     doc = "PodNotification requests that a notifier be triggered in every container of a pod that declares it, and records what came of it. It is never retried; create another one to try again.",
     selectable = ".spec.podName",
+    selectable = ".spec.ttlSecondsAfterFinished",
     selectable = ".status.nodeName",
     selectable = ".status.state",
     annotation("api-approved.kubernetes.io", "unapproved, implements a design that upstream closed unbuilt"),

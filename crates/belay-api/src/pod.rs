@@ -11,6 +11,8 @@
 mod annotation;
 mod container;
 mod notifier;
+mod reference;
+mod volume;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::{ListableResource, Metadata, NamespaceResourceScope, Resource};
@@ -18,8 +20,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 pub use container::{
-    ConfigMapKeySelector, Container, EnvVar, EnvVarSource, ExecAction, Lifecycle, LifecycleHandler,
-    ObjectFieldSelector, RestartPolicy, SecurityContext, SleepAction,
+    Container, EnvFromSource, EnvVar, EnvVarSource, ExecAction, KeySelector, Lifecycle,
+    LifecycleHandler, LinuxCapabilities, ObjectFieldSelector, ObjectSource, ResourceFieldSelector,
+    ResourceRequirements, RestartPolicy, SecurityContext, SleepAction, VolumeMount,
 };
 pub use k8s_openapi::api::core::v1::{
     ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
@@ -29,6 +32,10 @@ pub use notifier::{
     ContainerNotifier, ContainerNotifierHandler, DEFAULT_MAX_HOLD_SECONDS, DEFAULT_TIMEOUT_SECONDS,
     NotifierAction, NotifierError, NotifierExec, NotifierHold, NotifierOutput,
     NotifiersByContainer, parse_annotation,
+};
+pub use reference::{Reference, ReferenceKind};
+pub use volume::{
+    EmptyDirSource, HostPathSource, HostPathType, KeyToPath, ProjectedSource, Volume, VolumeSource,
 };
 
 /// The annotation that declares notifiers where the API server drops unknown fields: a JSON
@@ -78,6 +85,8 @@ pub struct PodSpec {
     pub containers: Vec<Container>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub init_containers: Vec<Container>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<Volume>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_name: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

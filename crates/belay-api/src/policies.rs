@@ -4,7 +4,10 @@
 
 /// Creating a notification needs the verb `notify` on its notifier.
 pub const NOTIFY: &str = "belay-notify";
-/// An agent writes status only where `status.nodeName` is its own node.
+/// Creating a hook needs the verb `run` on its action, saying what an action does needs `pods/exec`,
+/// and podactions are the controller's.
+pub const HOOK: &str = "belay-hook";
+/// An agent writes status only where its own node is named.
 pub const STATUS: &str = "belay-status";
 /// The notifiers annotation of a pod is immutable.
 pub const ANNOTATION: &str = "belay-annotation";
@@ -12,6 +15,6 @@ pub const ANNOTATION: &str = "belay-annotation";
 pub const LEASE: &str = "belay-lease";
 
 /// Those of every installation.
-pub const ALWAYS: &[&str] = &[NOTIFY, STATUS, ANNOTATION];
+pub const ALWAYS: &[&str] = &[NOTIFY, HOOK, STATUS, ANNOTATION];
 /// Those of an installation with agents.
-pub const WITH_AGENTS: &[&str] = &[NOTIFY, STATUS, ANNOTATION, LEASE];
+pub const WITH_AGENTS: &[&str] = &[NOTIFY, HOOK, STATUS, ANNOTATION, LEASE];

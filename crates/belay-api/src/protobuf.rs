@@ -164,12 +164,13 @@ mod tests {
     use crate::schema::{self, Node, Type};
     use message::{Field, Item, Message, Shape};
 
-    const KINDS: [&str; 18] = [
+    const KINDS: [&str; 19] = [
         "Pod",
         "Node",
         "Namespace",
         "Event",
         "ConfigMap",
+        "Secret",
         "Binding",
         "DaemonSet",
         "Lease",

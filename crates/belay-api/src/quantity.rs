@@ -1,10 +1,12 @@
 //! Resource quantities: `100m`, `1.5Gi`, `2e3`.
 //!
-//! Only what validation needs: whether the text is one, its sign, whether it is whole, and how
-//! two compare. Quantities are never rewritten; what a user wrote is stored.
+//! Only what is needed: whether the text is one, its sign, whether it is whole, how two compare,
+//! and how much it is in units and thousandths. Quantities are never rewritten; what a user wrote is stored.
 
 use std::cmp::Ordering;
 use std::str::FromStr;
+
+use serde_json::Value;
 
 /// A quantity as Kubernetes reads it: exact up to nano units, anything finer rounded up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,6 +31,37 @@ impl Quantity {
     #[must_use]
     pub fn is_zero(self) -> bool {
         self.nanos == 0
+    }
+
+    /// Reads a quantity from where an object has it: text, or a bare number.
+    ///
+    /// # Errors
+    ///
+    /// When it is neither, or the text is not a quantity.
+    pub fn read(value: &Value) -> Result<Self, NotAQuantity> {
+        match value {
+            Value::String(text) => text.parse(),
+            Value::Number(number) => number.to_string().parse(),
+            _ => Err(NotAQuantity),
+        }
+    }
+
+    /// In whole units, rounded up, as far as that fits.
+    #[must_use]
+    pub fn value(self) -> i64 {
+        self.in_units_of(NANO)
+    }
+
+    /// In thousandths, rounded up, as far as that fits.
+    #[must_use]
+    pub fn milli_value(self) -> i64 {
+        self.in_units_of(NANO / 1000)
+    }
+
+    fn in_units_of(self, nanos: i128) -> i64 {
+        let whole = self.nanos.div_euclid(nanos);
+        let rounded = whole + i128::from(self.nanos.rem_euclid(nanos) != 0);
+        i64::try_from(rounded).unwrap_or(if rounded < 0 { i64::MIN } else { i64::MAX })
     }
 
     /// Whether it is a whole number, to the precision of thousandths that upstream looks at.
@@ -128,6 +161,7 @@ pub fn compare(a: &str, b: &str) -> Option<Ordering> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn quantities_compare_across_their_suffixes() {
@@ -166,6 +200,28 @@ mod tests {
         let whole = |text: &str| text.parse::<Quantity>().unwrap().is_integer();
         assert!(whole("1") && whole("2000m") && whole("1Ki") && whole("0"));
         assert!(!whole("1500m") && !whole("0.1"));
+    }
+
+    #[test]
+    fn a_quantity_is_counted_in_units_and_thousandths_rounded_up() {
+        for (value, units, thousandths) in [
+            (json!("100m"), 1, 100),
+            (json!("1.5"), 2, 1500),
+            (json!(2), 2, 2000),
+            (json!(0.5), 1, 500),
+            (json!("0.1m"), 1, 1),
+            (json!("64Mi"), 67_108_864, 67_108_864_000),
+            (json!("-1500m"), -1, -1500),
+            (json!("9e27"), i64::MAX, i64::MAX),
+            (json!("-9e27"), i64::MIN, i64::MIN),
+        ] {
+            let quantity = Quantity::read(&value).unwrap();
+            assert_eq!(quantity.value(), units, "{value}");
+            assert_eq!(quantity.milli_value(), thousandths, "{value}");
+        }
+        for value in [json!(null), json!([]), json!(true), json!("x"), json!("")] {
+            Quantity::read(&value).unwrap_err();
+        }
     }
 
     #[test]

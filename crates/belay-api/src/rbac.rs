@@ -14,6 +14,10 @@ pub const GROUP: &str = "rbac.authorization.k8s.io";
 pub const NOTIFIERS: &str = "notifiers";
 /// The verb that triggers a notifier.
 pub const NOTIFY: &str = "notify";
+/// The actions of hooks, whose names a role can name to allow running them.
+pub const HOOK_ACTIONS: &str = "hookactions";
+/// The right to run an action by creating a hook.
+pub const RUN: &str = "run";
 
 const ALL: &str = "*";
 

@@ -12,8 +12,24 @@ pub const STARTED: &str = "Started";
 pub const KILLING: &str = "Killing";
 /// A container could not be started, or a pod could not be run.
 pub const FAILED: &str = "Failed";
+/// A volume could not be set up.
+pub const FAILED_MOUNT: &str = "FailedMount";
 /// A restart waits because earlier ones failed.
 pub const BACK_OFF: &str = "BackOff";
+/// An image is being fetched.
+pub const PULLING: &str = "Pulling";
+/// An image is there.
+pub const PULLED: &str = "Pulled";
+/// An image is not there, and must not be fetched.
+pub const ERR_IMAGE_NEVER_PULL: &str = "ErrImageNeverPull";
+/// The name of an image cannot be read, or the runtime cannot tell whether it is there.
+pub const INSPECT_FAILED: &str = "InspectFailed";
+/// What the containers of a pod share could not be made.
+pub const FAILED_CREATE_POD_SANDBOX: &str = "FailedCreatePodSandBox";
+/// What the containers of a pod share is gone, and is made anew.
+pub const SANDBOX_CHANGED: &str = "SandboxChanged";
+/// The stop signal of an image is none; its containers are stopped with SIGTERM.
+pub const INVALID_STOP_SIGNAL: &str = "InvalidStopSignal";
 /// A pod ran longer than its `activeDeadlineSeconds`.
 pub const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
 /// A probe failed.
@@ -48,10 +64,19 @@ pub const SIGNAL_NOT_HANDLED: &str = "SignalNotHandled";
 /// A hold was released by the node because its time was over or its handler failed.
 pub const HOLD_RELEASED: &str = "HoldReleased";
 
+// Reasons of events about hooks.
+
+/// The action of a hook succeeded in all its containers.
+pub const HOOK_SUCCEEDED: &str = "HookSucceeded";
+/// A hook failed; its status says where and how.
+pub const HOOK_FAILED: &str = "HookFailed";
+
 // Types of conditions.
 
 /// Of a pod: bound to a node.
 pub const POD_SCHEDULED: &str = "PodScheduled";
+/// Of a pod: its sandbox is there, with its network.
+pub const POD_READY_TO_START_CONTAINERS: &str = "PodReadyToStartContainers";
 /// Of a pod: its init containers are done.
 pub const INITIALIZED: &str = "Initialized";
 /// Of a pod: all its containers are ready.

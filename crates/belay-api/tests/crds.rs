@@ -274,3 +274,184 @@ mod fanout {
         assert!(accepted >= 20 && refused >= 100, "{accepted} and {refused}");
     }
 }
+
+mod hooks {
+    use std::sync::LazyLock;
+
+    use belay_api::gates::FeatureGates;
+    use belay_api::rules::Rules;
+    use serde_json::{Value, json};
+
+    use super::cel::{Compiled, compile, refusals_by};
+
+    static HOOK: Compiled = LazyLock::new(|| compile("ExecutionHook"));
+    static ACTION: Compiled = LazyLock::new(|| compile("HookAction"));
+    static POD_ACTION: Compiled = LazyLock::new(|| compile("PodAction"));
+
+    /// Every pair of statuses is judged alike by the definition and by the embedded server.
+    fn agree(schema: &Compiled, rules: &dyn Rules, spec: &Value, statuses: &[Value]) {
+        let (mut accepted, mut refused) = (0, 0);
+        let object = |status: &Value| {
+            let object = json!({"metadata": {"name": "n"}, "spec": spec, "status": status});
+            kube_cel::apply_defaults(&schema.0, &object)
+        };
+        for old in statuses.iter().map(object) {
+            for new in statuses.iter().map(object) {
+                let stock = refusals_by(schema, &new, Some(&old));
+                let ours = rules.validate_status(&new, &old).errors;
+                assert_eq!(
+                    stock.is_empty(),
+                    ours.is_empty(),
+                    "from {} to {}: {stock:?} and {ours:?}",
+                    old["status"],
+                    new["status"]
+                );
+                if ours.is_empty() {
+                    accepted += 1;
+                } else {
+                    refused += 1;
+                }
+            }
+        }
+        assert!(accepted >= 20 && refused >= 50, "{accepted} and {refused}");
+    }
+
+    #[test]
+    fn the_definition_and_the_embedded_server_agree_on_what_became_of_hooks() {
+        let at = "2026-01-01T00:00:00Z";
+        let error = json!({"errorType": "ExecutionTimeout", "message": "m"});
+        let one = |succeed: Value, error: &Value| json!([{"podName": "p", "containerName": "c", "timestamp": 7, "succeed": succeed, "error": error}]);
+        let (good, bad) = (
+            json!([{"podName": "p", "containerName": "c", "succeed": true}]),
+            one(json!(false), &error),
+        );
+        let trying =
+            json!([{"podName": "p", "containerName": "c", "timestamp": 7, "error": error}]);
+        let action = |command: &str| json!({"uid": "u", "resourceVersion": "1", "actionTimeoutSeconds": 3, "action": {"exec": {"command": [command]}}});
+        let statuses = [
+            json!({}),
+            json!({"startTime": at, "action": action("a"), "hookStatuses": trying}),
+            json!({"startTime": at, "action": action("b"), "hookStatuses": trying}),
+            json!({"startTime": "2026-01-01T00:00:01Z"}),
+            json!({"completeTime": at}),
+            json!({"actionSucceed": true, "hookStatuses": good}),
+            json!({"actionSucceed": true, "completeTime": at}),
+            json!({"actionSucceed": true, "completeTime": at, "hookStatuses": trying}),
+            json!({"actionSucceed": true, "completeTime": at, "hookStatuses": bad}),
+            json!({"actionSucceed": true, "completeTime": at, "hookStatuses": good}),
+            json!({"actionSucceed": false, "completeTime": at, "hookStatuses": good}),
+            json!({"actionSucceed": false, "completeTime": at, "hookStatuses": bad}),
+            json!({"actionSucceed": false, "completeTime": at, "hookStatuses": trying}),
+            json!({"actionSucceed": false, "completeTime": at, "error": error}),
+            json!({"actionSucceed": false, "completeTime": at}),
+            json!({"startTime": at, "action": action("a"), "actionSucceed": true, "completeTime": at, "hookStatuses": good}),
+        ];
+        let spec = json!({"podSelection": {}, "actionName": "a"});
+        agree(&HOOK, belay_api::rules::EXECUTION_HOOK, &spec, &statuses);
+    }
+
+    #[test]
+    fn the_definition_and_the_embedded_server_agree_on_what_became_of_podactions() {
+        let at = "2026-01-01T00:00:00Z";
+        let error = json!({"errorType": "ExecutionFailwithError", "message": "m"});
+        let with = |fields: Value| {
+            let mut container = json!({"name": "c"});
+            let all = container.as_object_mut().unwrap();
+            all.extend(fields.as_object().unwrap().clone());
+            json!([container])
+        };
+        let first = json!({"containerID": "1", "startTime": "2026-01-01T00:00:00.5Z"});
+        let second = json!({"containerID": "2", "startTime": "2026-01-01T00:00:00.5Z"});
+        let later = json!({"containerID": "1", "startTime": "2026-01-01T00:00:01.5Z"});
+        let statuses = [
+            json!({"state": "New"}),
+            json!({"state": "New", "executor": "x", "startTime": at}),
+            json!({"state": "New", "executor": "y", "startTime": at}),
+            json!({"state": "New", "containers": with(first)}),
+            json!({"state": "New", "containers": with(second)}),
+            json!({"state": "New", "containers": with(later)}),
+            json!({"state": "New", "containers": with(json!({"error": error}))}),
+            json!({"state": "New", "containers": with(json!({"succeed": true}))}),
+            json!({"state": "New", "containers": with(json!({"succeed": false}))}),
+            json!({"state": "New", "containers": with(json!({"succeed": false, "error": error}))}),
+            json!({"state": "New", "completeTime": at}),
+            json!({"state": "Succeeded", "completeTime": at}),
+            json!({"state": "Succeeded", "containers": with(json!({"succeed": true}))}),
+            json!({"state": "Succeeded", "completeTime": at,
+                   "containers": with(json!({"succeed": true}))}),
+            json!({"state": "Failed", "completeTime": at}),
+            json!({"state": "Failed", "completeTime": at, "error": error}),
+            json!({"state": "Failed", "completeTime": at,
+                   "containers": with(json!({"succeed": false, "error": error}))}),
+        ];
+        let spec = json!({
+            "hook": {"name": "h", "uid": "u"}, "podName": "p", "podUID": "v", "nodeName": "n",
+            "containers": ["c"], "action": {"exec": {"command": ["a"]}},
+            "actionTimeoutSeconds": 30, "deadlineSeconds": 60,
+        });
+        agree(&POD_ACTION, belay_api::rules::POD_ACTION, &spec, &statuses);
+    }
+
+    #[test]
+    fn the_definition_and_the_embedded_server_agree_on_actions() {
+        let exec = json!({"command": ["a"]});
+        for (action, good) in [
+            (json!({"exec": exec}), true),
+            (json!({"exec": {}}), false),
+            (json!({"exec": {"command": []}}), false),
+            (json!({}), false),
+            (json!({"sleep": {"seconds": 1}}), false),
+            (json!({"exec": exec, "sleep": {"seconds": 1}}), false),
+            (json!({"exec": exec, "tcpSocket": {"port": 1}}), false),
+            (json!({"httpGet": {"port": 80}}), true),
+            (json!({"httpGet": {"port": "web"}}), true),
+            (json!({"httpGet": {"port": 80, "scheme": "HTTPS"}}), true),
+            (json!({"httpGet": {"port": 80, "scheme": "GOPHER"}}), false),
+            (json!({"httpGet": {"port": 80, "host": "db"}}), false),
+            (json!({"tcpSocket": {"port": 5432}}), true),
+            (json!({"tcpSocket": {"port": 5432, "host": "db"}}), false),
+        ] {
+            let object = json!({"metadata": {"name": "a"}, "action": action});
+            let stock = refusals_by(&ACTION, &object, None);
+            let mut defaulted = object.clone();
+            let rules = belay_api::rules::HOOK_ACTION;
+            rules.default(&mut defaulted);
+            let ours = rules.validate_create(&defaulted, &FeatureGates::default());
+            assert_eq!(ours.errors.is_empty(), good, "{action} {ours:?}");
+            assert_eq!(stock.is_empty(), good, "{action} {stock:?}");
+        }
+    }
+
+    #[test]
+    fn ports_are_bounded_by_the_definition_as_by_the_embedded_server() {
+        for (handler, port) in [
+            ("httpGet", json!(0)),
+            ("tcpSocket", json!(65536)),
+            ("tcpSocket", json!("a-name-of-17-char")),
+            ("httpGet", json!("UPPER")),
+        ] {
+            let mut object = json!({"action": {handler: {"port": port}}});
+            let rules = belay_api::rules::HOOK_ACTION;
+            rules.default(&mut object);
+            let ours = rules.validate_create(&object, &FeatureGates::default());
+            assert!(!ours.errors.is_empty(), "{port}");
+            let at = format!("/properties/action/properties/{handler}/properties/port");
+            let port = ACTION.0.pointer(&at).unwrap();
+            assert_eq!(
+                (&port["minimum"], &port["maximum"]),
+                (&json!(1.0), &json!(65535.0))
+            );
+            assert_eq!(port["maxLength"], 15);
+            assert_eq!(port["pattern"], "^[a-z0-9-]*[a-z][a-z0-9-]*$");
+        }
+    }
+
+    #[test]
+    fn what_a_hook_selects_is_immutable_and_an_action_is_not() {
+        let hook = |action: &str| json!({"metadata": {"name": "h"}, "spec": {"podSelection": {}, "actionName": action}});
+        let refusals = refusals_by(&HOOK, &hook("b"), Some(&hook("a")));
+        assert_eq!(refusals, ["field is immutable"]);
+        let action = |command: &str| json!({"metadata": {"name": "h"}, "action": {"exec": {"command": [command]}}});
+        assert!(refusals_by(&ACTION, &action("b"), Some(&action("a"))).is_empty());
+    }
+}

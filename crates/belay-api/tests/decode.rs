@@ -109,6 +109,15 @@ fn a_known_mistake_gets_a_hint() {
     );
     assert_eq!(
         warnings(
+            "ExecutionHook",
+            r#"{"spec": {"podSelection": {"podContainerNamesList": [{"containerName": "c"}]}}}"#
+        ),
+        [
+            r#"unknown field "spec.podSelection.podContainerNamesList[0].containerName": use containerNames, a list"#
+        ]
+    );
+    assert_eq!(
+        warnings(
             "Pod",
             r#"{"spec": {"containers": [{"notifiers": [{"exec": {}}]}]}}"#
         ),
@@ -386,7 +395,7 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
-const KINDS: [&str; 9] = [
+const KINDS: [&str; 12] = [
     "Pod",
     "Node",
     "Namespace",
@@ -396,6 +405,9 @@ const KINDS: [&str; 9] = [
     "Binding",
     "DeleteOptions",
     "PodNotification",
+    "ExecutionHook",
+    "HookAction",
+    "PodAction",
 ];
 
 proptest! {

@@ -14,9 +14,12 @@ use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-const RULES: [&dyn Rules; 7] = [
+const RULES: [&dyn Rules; 10] = [
     rules::POD,
     rules::POD_NOTIFICATION,
+    rules::EXECUTION_HOOK,
+    rules::HOOK_ACTION,
+    rules::POD_ACTION,
     rules::NAMESPACE,
     rules::NODE,
     rules::EVENT,
@@ -25,7 +28,7 @@ const RULES: [&dyn Rules; 7] = [
 ];
 
 /// Names that the rules look for, so that arbitrary JSON gets past their first question.
-const FIELDS: [&str; 60] = [
+const FIELDS: [&str; 72] = [
     "metadata",
     "spec",
     "status",
@@ -86,6 +89,18 @@ const FIELDS: [&str; 60] = [
     "conditions",
     "capacity",
     "apps.k8s.io/notifiers",
+    "podSelection",
+    "podContainerNamesList",
+    "podContainerSelector",
+    "podSelector",
+    "containerNames",
+    "action",
+    "host",
+    "hookStatuses",
+    "actionSucceed",
+    "succeed",
+    "hook",
+    "errorType",
 ];
 
 fn scalar() -> impl Strategy<Value = Value> {

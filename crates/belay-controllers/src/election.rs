@@ -5,10 +5,14 @@
 //! - The work runs only while this replica holds the lease. It is told to end, and after
 //!   [`STOPPING`] dropped, before another replica may take over: the lease is good for longer than a
 //!   leader leads without renewing it.
+//! - A client that is bound to the candidate's [`Mandate`] sends nothing after that, however late the
+//!   work learns of it.
 //! - On a clean shutdown the work ends first, then the lease is released, so that the next replica
 //!   need not wait for it to run out.
 //!
 //! Time is counted since boot, sleep included: a machine that slept finds its lease run out.
+
+mod mandate;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::Metrics;
+pub use mandate::Mandate;
 
 /// How long the work may take to end before it is dropped where it stands.
 const STOPPING: Duration = Duration::from_secs(2);
@@ -45,6 +50,8 @@ pub struct Candidate {
     pub identity: String,
     /// How long things take.
     pub times: Times,
+    /// What the clients of the work are bound to.
+    pub mandate: Mandate,
     /// Where it is shown who leads.
     pub metrics: Arc<Metrics>,
 }
@@ -82,7 +89,9 @@ pub async fn run<W>(
     };
     let mut leading: Option<Leading> = None;
     loop {
-        match (election.leads(now()), leading.take()) {
+        let leads = election.leads(now());
+        driver.candidate.mandate.last_until(leads);
+        match (leads, leading.take()) {
             (Some(_), None) => {
                 info!(identity = driver.candidate.identity, "leads");
                 leading = Some(Leading::start(&work));

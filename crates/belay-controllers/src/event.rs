@@ -1,4 +1,4 @@
-//! Events that the controllers tell of notifications.
+//! Events that the controllers tell of notifications and hooks.
 
 use belay_api::{CONTROLLER, reasons};
 use jiff::Timestamp;
@@ -22,7 +22,7 @@ where
     let mut reference: ObjectReference = object.object_ref(&());
     reference.resource_version = None;
     let type_ = match reason {
-        reasons::NOTIFICATION_SUCCEEDED => "Normal",
+        reasons::NOTIFICATION_SUCCEEDED | reasons::HOOK_SUCCEEDED => "Normal",
         _ => "Warning",
     };
     Event {

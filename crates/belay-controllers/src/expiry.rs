@@ -1,9 +1,11 @@
-//! Ends the PodNotifications that nobody else will end.
+//! Ends the PodNotifications and PodActions that nobody else will end.
 //!
 //! # Expected flow
 //!
-//! Watches feed a [`Tracker`], which knows when each unfinished object falls due. A due object is
-//! read again, judged again on what was read, and written with the resource version of that read.
+//! Two watches, of what has no end and of what has one and asks to be collected, feed a [`Tracker`]
+//! each, which knows when an object falls due. A due object is read again, judged again on what was
+//! read, and written with the resource version of that read. What has ended and asks for nothing,
+//! which may be very many, is never read: a new leader knows what it has to do at once.
 //!
 //! # Guarantees
 //!
@@ -25,7 +27,6 @@ pub mod tracker;
 
 use std::time::Duration;
 
-use belay_api::notification::PodNotification;
 use futures::future::FutureExt as _;
 use futures::stream::{BoxStream, StreamExt as _};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -37,7 +38,8 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use decide::{Facts, Verdict};
+use decide::{Facts, Progress, Verdict};
+pub use record::Expires;
 use tracker::{Key, Now, Source, Tracker};
 
 use crate::reconnect::Reconnect;
@@ -51,20 +53,19 @@ const RETRY: Duration = Duration::from_secs(1);
 const CONCURRENT: usize = 16;
 
 /// Runs until `shutdown`.
-pub async fn run(controllers: Controllers, shutdown: CancellationToken) {
+pub async fn run<K: Expires>(controllers: Controllers, shutdown: CancellationToken) {
     let client = &controllers.client;
-    let mut notifications: BoxStream<'_, _> = watcher(
-        Api::<PodNotification>::all(client.clone()),
-        watcher::Config::default(),
-    )
-    .backoff(Reconnect::default())
-    .boxed();
+    let mut open = objects::<K>(client, K::OPEN);
+    let mut collectable = match K::COLLECTABLE {
+        Some(fields) => objects::<K>(client, Some(fields)),
+        None => futures::stream::pending().boxed(),
+    };
     let mut nodes = leases(client, NODE_LEASES);
     let mut roles = leases(client, &controllers.namespace);
     let mut told = watching::Told::default();
-    let mut tracker = Tracker::new(Instant::now());
+    let mut trackers = Trackers::new(Instant::now());
     loop {
-        let next = tracker.next_due();
+        let next = trackers.next_due();
         let timer = async {
             match next {
                 Some(at) => sleep_until(at).await,
@@ -73,29 +74,35 @@ pub async fn run(controllers: Controllers, shutdown: CancellationToken) {
         };
         tokio::select! {
             () = shutdown.cancelled() => return,
-            Some(event) = notifications.next() => {
-                notification_event(&mut tracker, &mut told, event);
+            Some(event) = open.next() => {
+                object_event(&mut trackers.open, &mut told, event);
             }
-            Some(event) = nodes.next() => lease_event(&mut tracker, Source::Node, event),
-            Some(event) = roles.next() => lease_event(&mut tracker, Source::Role, event),
+            Some(event) = collectable.next() => {
+                object_event(&mut trackers.collectable, &mut told, event);
+            }
+            Some(event) = nodes.next() => lease_event(&mut trackers.open, Source::Node, event),
+            Some(event) = roles.next() => lease_event(&mut trackers.open, Source::Role, event),
             () = timer => {}
         }
         // Everything that is known already counts before anything is judged.
-        while let Some(Some(event)) = notifications.next().now_or_never() {
-            notification_event(&mut tracker, &mut told, event);
+        while let Some(Some(event)) = open.next().now_or_never() {
+            object_event(&mut trackers.open, &mut told, event);
+        }
+        while let Some(Some(event)) = collectable.next().now_or_never() {
+            object_event(&mut trackers.collectable, &mut told, event);
         }
         while let Some(Some(event)) = nodes.next().now_or_never() {
-            lease_event(&mut tracker, Source::Node, event);
+            lease_event(&mut trackers.open, Source::Node, event);
         }
         while let Some(Some(event)) = roles.next().now_or_never() {
-            lease_event(&mut tracker, Source::Role, event);
+            lease_event(&mut trackers.open, Source::Role, event);
         }
-        let due = tracker.due(Now::read());
+        let due = trackers.due(Now::read());
         if due.is_empty() {
             continue;
         }
         let judged = futures::stream::iter(due)
-            .map(|key| judge(&controllers, &tracker, key))
+            .map(|key| judge::<K>(&controllers, &trackers.open, key))
             .buffer_unordered(CONCURRENT)
             .collect::<Vec<_>>();
         let judged = tokio::select! {
@@ -104,9 +111,57 @@ pub async fn run(controllers: Controllers, shutdown: CancellationToken) {
         };
         let again = Instant::now() + RETRY;
         for (key, facts) in judged.into_iter().flatten() {
-            tracker.retry(key, facts, again);
+            trackers.of(&facts).retry(key, facts, again);
         }
     }
+}
+
+/// One for each watch, because an object leaves the one and comes into the other in no certain order.
+struct Trackers {
+    /// Also knows who was heard of.
+    open: Tracker,
+    collectable: Tracker,
+}
+
+impl Trackers {
+    fn new(now: Instant) -> Self {
+        Trackers {
+            open: Tracker::new(now),
+            collectable: Tracker::new(now),
+        }
+    }
+
+    fn of(&mut self, facts: &Facts) -> &mut Tracker {
+        match facts.progress {
+            Progress::Unclaimed | Progress::Claimed { .. } => &mut self.open,
+            Progress::Finished { .. } => &mut self.collectable,
+        }
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        let due = [self.open.next_due(), self.collectable.next_due()];
+        due.into_iter().flatten().min()
+    }
+
+    fn due(&mut self, now: Now) -> Vec<Key> {
+        let mut due = self.open.due(now);
+        due.extend(self.collectable.due(now));
+        due
+    }
+}
+
+/// The objects that these fields select; all without any.
+fn objects<K: Expires>(
+    client: &Client,
+    fields: Option<&str>,
+) -> BoxStream<'static, watcher::Result<Event<K>>> {
+    let mut config = watcher::Config::default();
+    if let Some(fields) = fields {
+        config = config.fields(fields);
+    }
+    watcher(Api::<K>::all(client.clone()), config)
+        .backoff(Reconnect::default())
+        .boxed()
 }
 
 fn leases(client: &Client, namespace: &str) -> BoxStream<'static, watcher::Result<Event<Lease>>> {
@@ -116,26 +171,26 @@ fn leases(client: &Client, namespace: &str) -> BoxStream<'static, watcher::Resul
         .boxed()
 }
 
-fn notification_event(
+fn object_event<K: Expires>(
     tracker: &mut Tracker,
     told: &mut watching::Told,
-    event: watcher::Result<Event<PodNotification>>,
+    event: watcher::Result<Event<K>>,
 ) {
     match event {
         Ok(Event::Init) => tracker.listing(),
         Ok(Event::InitApply(object)) => {
-            if let Some(facts) = record::facts(&object) {
+            if let Some(facts) = object.facts() {
                 tracker.listed(record::key(&object), facts, Now::read());
             }
         }
         Ok(Event::InitDone) => tracker.listing_done(),
         Ok(Event::Apply(object)) => {
-            if let Some(facts) = record::facts(&object) {
+            if let Some(facts) = object.facts() {
                 tracker.applied(record::key(&object), facts, Now::read());
             }
         }
         Ok(Event::Delete(object)) => tracker.forget(&record::key(&object)),
-        Err(error) => told.interrupted("podnotifications", &error),
+        Err(error) => told.interrupted(K::PLURAL, &error),
     }
 }
 
@@ -157,9 +212,13 @@ fn lease_event(tracker: &mut Tracker, source: Source, event: watcher::Result<Eve
 
 /// Reads one object again, judges it and writes the verdict. Returns what to keep tracking when
 /// it was not settled.
-async fn judge(controllers: &Controllers, tracker: &Tracker, key: Key) -> Option<(Key, Facts)> {
+async fn judge<K: Expires>(
+    controllers: &Controllers,
+    tracker: &Tracker,
+    key: Key,
+) -> Option<(Key, Facts)> {
     let client = &controllers.client;
-    let api: Api<PodNotification> = Api::namespaced(client.clone(), &key.namespace);
+    let api: Api<K> = Api::namespaced(client.clone(), &key.namespace);
     let object = match api.get_opt(&key.name).await {
         Ok(Some(object)) if record::key(&object) == key => object,
         Ok(_) => return None,
@@ -169,7 +228,7 @@ async fn judge(controllers: &Controllers, tracker: &Tracker, key: Key) -> Option
             return Some((key, Facts::overdue()));
         }
     };
-    let facts = record::facts(&object)?;
+    let facts = object.facts()?;
     let verdict = tracker.verdict(&facts, Now::read());
     let written = match &verdict {
         Verdict::Leave => return None,
@@ -196,7 +255,7 @@ async fn judge(controllers: &Controllers, tracker: &Tracker, key: Key) -> Option
     }
 }
 
-async fn collect(api: &Api<PodNotification>, object: &PodNotification) -> kube::Result<()> {
+async fn collect<K: Expires>(api: &Api<K>, object: &K) -> kube::Result<()> {
     let params = DeleteParams::default().preconditions(Preconditions {
         uid: object.uid(),
         resource_version: object.resource_version(),
@@ -204,21 +263,21 @@ async fn collect(api: &Api<PodNotification>, object: &PodNotification) -> kube::
     api.delete(&object.name_any(), &params).await.map(|_| ())
 }
 
-async fn end(
+async fn end<K: Expires>(
     client: &Client,
-    api: &Api<PodNotification>,
-    object: &PodNotification,
+    api: &Api<K>,
+    object: &K,
     verdict: &Verdict,
 ) -> kube::Result<()> {
     let now = jiff::Timestamp::now();
-    let Some(ended) = record::ended(object, verdict, now) else {
+    let Some(ended) = object.ended(verdict, now) else {
         return Ok(());
     };
     // The resource version of the read is in the metadata: a claim in between is a conflict.
     let written = api
         .replace_status(&object.name_any(), &PostParams::default(), &ended)
         .await?;
-    if let Some(event) = record::event(&written, now) {
+    if let Some(event) = written.warning(now) {
         event::tell(client, &event).await;
     }
     Ok(())

@@ -54,10 +54,11 @@ use tracing::{debug, info};
 use crate::expiry::decide::Facts;
 use crate::expiry::tracker::{Key, Now, Tracker};
 use crate::reconnect::Reconnect;
+use crate::watching::next;
 use crate::{Controllers, Metrics};
 use ledger::{Ledger, Op};
 use pods::SlimPod;
-use work::{Creation, Done, Patience, RETRY};
+use work::{Creation, Done, RETRY};
 
 /// How many children are created and let go at once.
 const CONCURRENT: usize = 16;
@@ -166,9 +167,8 @@ impl Session {
         while self.bounded.len() < CONCURRENT {
             let client = self.client.clone();
             if let Some((namespace, name)) = self.ledger.next_release() {
-                let patience = Patience::UntilAtRest;
                 self.bounded
-                    .push(work::release(client, namespace, name, patience).boxed());
+                    .push(work::let_go(client, namespace, name).boxed());
             } else if let Some((namespace, name)) = self.ledger.next_collection() {
                 self.bounded
                     .push(work::discard(client, namespace, name).boxed());
@@ -273,14 +273,6 @@ fn watch_slim(api: Api<SlimPod>) -> Events<SlimPod> {
     watcher(api, watcher::Config::default())
         .backoff(Reconnect::default())
         .boxed()
-}
-
-/// The next event of a watch, if there is one to wait for.
-async fn next<K>(events: &mut Option<Events<K>>) -> Option<watcher::Result<Event<K>>> {
-    match events {
-        Some(events) => events.next().await,
-        None => std::future::pending().await,
-    }
 }
 
 async fn timer(times: [Option<Instant>; 2]) {

@@ -12,7 +12,8 @@
 //! PodNotification that no agent claimed before its deadline, one whose executor was lost after the
 //! claim, and, where its spec asks for it, one that finished long enough ago to be collected);
 //! [`assignment`] settles who is to act on a new PodNotification; [`fanout`] carries out
-//! Notifications, one PodNotification for each pod. Where several replicas run, [`election`] lets
+//! Notifications, one PodNotification for each pod; [`hooks`] carries out ExecutionHooks, one
+//! PodAction for each pod. Where several replicas run, [`election`] lets
 //! one of them act.
 //!
 //! **Invariant:** every write carries the resource version of the object the decision was made on,
@@ -29,13 +30,20 @@ pub mod election;
 mod event;
 pub mod expiry;
 pub mod fanout;
+pub mod hooks;
 mod metrics;
 mod reconnect;
+mod release;
+#[cfg(test)]
+mod testing;
 mod watching;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use belay_api::gates::FeatureGates;
+use belay_api::hook::PodAction;
+use belay_api::notification::PodNotification;
 use kube::Client;
 use tokio_util::sync::CancellationToken;
 
@@ -50,7 +58,12 @@ pub struct Controllers {
     pub metrics: Arc<Metrics>,
     /// Where Belay's roles keep their leases.
     pub namespace: String,
+    /// How long a finished hook is kept that does not say so itself.
+    pub hook_ttl: Duration,
 }
+
+/// How long a finished hook is kept unless somebody says otherwise.
+pub const DEFAULT_HOOK_TTL: Duration = Duration::from_secs(3600);
 
 impl std::fmt::Debug for Controllers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -67,21 +80,37 @@ impl Controllers {
             client,
             metrics: Arc::new(Metrics::new(FeatureGates::default())),
             namespace: belay_api::SYSTEM_NAMESPACE.to_owned(),
+            hook_ttl: DEFAULT_HOOK_TTL,
         }
     }
 
     /// Runs all loops until `shutdown`.
     pub async fn run(self, shutdown: CancellationToken) {
         futures::join!(
-            Box::pin(expiry::run(self.clone(), shutdown.clone())),
+            Box::pin(expiry::run::<PodNotification>(
+                self.clone(),
+                shutdown.clone()
+            )),
             Box::pin(assignment::run(self.clone(), shutdown.clone())),
-            Box::pin(fanout::run(self, shutdown)),
+            Box::pin(fanout::run(self.clone(), shutdown.clone())),
+            Box::pin(self.run_hooks(shutdown)),
         );
     }
 
-    /// With the gate `ContainerNotifier` off: lets go what is deleted, and does nothing else, until
-    /// `shutdown`.
+    /// With the gate `ContainerNotifier` off: carries out hooks, which have no gate, and of
+    /// notifications only lets go what is deleted, until `shutdown`.
     pub async fn run_gated(self, shutdown: CancellationToken) {
-        fanout::idle::run(self.client, shutdown).await;
+        futures::join!(
+            fanout::idle::run(self.client.clone(), shutdown.clone()),
+            Box::pin(self.run_hooks(shutdown)),
+        );
+    }
+
+    /// Carries out hooks until `shutdown`.
+    pub async fn run_hooks(self, shutdown: CancellationToken) {
+        futures::join!(
+            Box::pin(expiry::run::<PodAction>(self.clone(), shutdown.clone())),
+            Box::pin(hooks::run(self, shutdown)),
+        );
     }
 }

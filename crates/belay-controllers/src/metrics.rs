@@ -31,6 +31,9 @@ pub struct Metrics {
     fanout_children: Counter,
     fanout_pending: Gauge,
     fanout_duration: Histogram,
+    hooks: Family<OutcomeLabel, Counter>,
+    hook_actions: Counter,
+    hook_duration: Histogram,
     leader: Gauge,
 }
 
@@ -73,6 +76,9 @@ impl Metrics {
         let fanout_children = Counter::default();
         let fanout_pending = Gauge::default();
         let fanout_duration = Histogram::new(DURATIONS);
+        let hooks = Family::<OutcomeLabel, Counter>::default();
+        let hook_actions = Counter::default();
+        let hook_duration = Histogram::new(DURATIONS);
         // `_total` is added by the encoder.
         registry.register(
             "belay_assignments",
@@ -104,6 +110,21 @@ impl Metrics {
             "Time from the creation of a Notification over many pods to its end",
             fanout_duration.clone(),
         );
+        registry.register(
+            "belay_hooks",
+            "Execution hooks that have ended, by what they came to",
+            hooks.clone(),
+        );
+        registry.register(
+            "belay_hook_actions",
+            "PodActions created for execution hooks",
+            hook_actions.clone(),
+        );
+        registry.register(
+            "belay_hook_duration_seconds",
+            "Time from the creation of an execution hook to its end",
+            hook_duration.clone(),
+        );
         Metrics {
             registry,
             assignments,
@@ -112,6 +133,9 @@ impl Metrics {
             fanout_children,
             fanout_pending,
             fanout_duration,
+            hooks,
+            hook_actions,
+            hook_duration,
             leader: Gauge::default(),
         }
     }
@@ -121,6 +145,17 @@ impl Metrics {
         let label = OutcomeLabel { outcome: state };
         self.fanouts.get_or_create(&label).inc();
         self.fanout_duration.observe(took.as_secs_f64());
+    }
+
+    /// An execution hook has ended.
+    pub(crate) fn hooked(&self, succeeded: bool, took: Duration) {
+        let outcome = if succeeded { "Succeeded" } else { "Failed" };
+        self.hooks.get_or_create(&OutcomeLabel { outcome }).inc();
+        self.hook_duration.observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn action_created(&self) {
+        self.hook_actions.inc();
     }
 
     pub(crate) fn child_created(&self) {
@@ -173,6 +208,8 @@ mod tests {
         metrics.leads(true);
         metrics.fanned_out("Succeeded", Duration::from_secs(2));
         metrics.child_created();
+        metrics.hooked(false, Duration::from_secs(2));
+        metrics.action_created();
         metrics.pending(7);
         let text = metrics.text();
         for line in [
@@ -182,6 +219,9 @@ mod tests {
             "belay_is_leader 1",
             "belay_fanouts_total{outcome=\"Succeeded\"} 1",
             "belay_fanout_children_total 1",
+            "belay_hooks_total{outcome=\"Failed\"} 1",
+            "belay_hook_actions_total 1",
+            "belay_hook_duration_seconds_count 1",
             "belay_fanout_pending_pods 7",
             "belay_fanout_duration_seconds_bucket{le=\"1.0\"} 0",
             "belay_fanout_duration_seconds_bucket{le=\"2.5\"} 1",

@@ -1,7 +1,18 @@
-//! What is said of a watch that does not work.
+//! Watches that have not begun, and what is said of one that does not work.
 
-use kube::runtime::watcher::Error;
+use futures::stream::{BoxStream, StreamExt as _};
+use kube::runtime::watcher::{self, Error, Event};
 use tracing::{debug, warn};
+
+/// The next event of a watch, if there is one to wait for.
+pub(crate) async fn next<K>(
+    events: &mut Option<BoxStream<'static, watcher::Result<Event<K>>>>,
+) -> Option<watcher::Result<Event<K>>> {
+    match events {
+        Some(events) => events.next().await,
+        None => std::future::pending().await,
+    }
+}
 
 /// Whether the missing kind has been told of.
 #[derive(Debug, Default)]

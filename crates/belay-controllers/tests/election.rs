@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use belay_api::gates::FeatureGates;
 use belay_controllers::Metrics;
-use belay_controllers::election::{self, Candidate};
+use belay_controllers::election::{self, Candidate, Mandate};
 use belay_core::election::Times;
 use belay_server::{Identity, Server};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -84,6 +84,7 @@ impl Rig {
             name: "belay-controller".to_owned(),
             identity: name.to_owned(),
             times: TIMES,
+            mandate: Mandate::default(),
             metrics: Arc::clone(&metrics),
         };
         let diary = Arc::clone(&self.diary);

@@ -1,4 +1,4 @@
-//! Delivery: one PodNotification on the node that runs it.
+//! Delivery: one PodNotification, or one PodAction, on the node that runs it.
 //!
 //! # Durable facts
 //!
@@ -85,6 +85,19 @@
 //! Signals leave no trace in the runtime: an attempt that the journal or the claim names, without a
 //! recorded outcome, counts as lost.
 //!
+//! # Retrying
+//!
+//! A notification is never tried again once it has failed. A PodAction is, until its action's time is
+//! over, counted from the first start ([`Retry`]): the same machine with two steps more,
+//!
+//! ```text
+//!   Queued --slot--> Stamping --journal--> Running --failed--> Waiting --pause--> Queued ...
+//! ```
+//!
+//! and `Lost` is one more failure that another attempt may mend. The first start is in the journal
+//! before anything runs, so every later process stops at the same moment. The deadline is only for
+//! what has never been started.
+//!
 //! # Guarantees
 //!
 //! **Invariant:** nothing starts before claim and journal are durable, after the deadline, on another
@@ -99,12 +112,14 @@
 mod machine;
 mod port;
 mod record;
+mod retry;
 mod verdict;
 mod work;
 
 pub use machine::{Aim, Delivery, Intent, Leg, Look, Phase, Step, open};
 pub use port::{Effect, Event, Facts, Outlook, Trace, View};
 pub use record::{Conclusion, Entry, Outcome, Record, attempt_id};
+pub use retry::{First, Now, Retry};
 pub use verdict::Verdict;
 
 /// How often one container's action is started at most for one notification.

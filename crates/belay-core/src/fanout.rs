@@ -126,6 +126,8 @@ struct Child {
     seen: bool,
     /// With `AllPods`: whether its pod is gone.
     orphan: bool,
+    /// Whether it is being deleted. It stays until it has ended, unless nobody waits for that.
+    deleted: bool,
 }
 
 /// One Notification under way.
@@ -285,6 +287,7 @@ impl Fanout {
                 outcome,
                 seen: false,
                 orphan: false,
+                deleted: false,
             };
             self.children.insert(target.uid.clone(), child);
         }
@@ -330,6 +333,7 @@ impl Fanout {
                     outcome,
                     seen: true,
                     orphan,
+                    deleted: terminating,
                 };
                 self.children.insert(uid.clone(), child);
             }
@@ -387,6 +391,13 @@ impl Fanout {
     /// Children that are counted and still there.
     pub fn leaving(&self) -> impl Iterator<Item = &str> {
         self.leaving.iter().map(String::as_str)
+    }
+
+    /// Children that are being deleted, counted or not. Where nobody counts any more they may all go,
+    /// and of those that have not ended nothing else may ever be told.
+    pub fn deleted(&self) -> impl Iterator<Item = &str> {
+        let going = self.children.iter().filter(|(_, child)| child.deleted);
+        self.leaving().chain(going.map(|(uid, _)| uid.as_str()))
     }
 
     /// How many pods have been selected.

@@ -6,7 +6,8 @@
 //!                                                                                   carries out
 //! ```
 //!
-//! - [`delivery`]: one PodNotification on the node that runs it: claim, journal, attempts, result.
+//! - [`delivery`]: one PodNotification or PodAction on the node that runs it: claim, journal,
+//!   attempts, retries, result.
 //! - [`fanout`]: one Notification: whom to notify next, and what came of those who were.
 //! - [`resolve`]: what a PodNotification comes to in the write that creates it.
 //! - [`termination`]: the end of one pod, or of one container: hooks, signals, grace, SIGKILL.

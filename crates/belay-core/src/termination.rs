@@ -60,7 +60,8 @@
 //!   it, so sidecars end in reverse order. A container counts as ended for this when its first process
 //!   is gone, or when all that could be killed of it is dead.
 //! - *Signalled.* The signal goes out once for one incarnation, unless the runtime says that it could
-//!   not deliver it, or cannot be asked any more because the agent died. Then it is sent again.
+//!   not deliver it, or cannot be asked any more because the agent died. Then it is sent again. Where
+//!   the container is faster than the runtime's word that it was sent, that word is still told.
 //! - *Signalled to Killing*, when the grace is over; if anything took time before the signal (a hook,
 //!   a wait, the agent's absence), not earlier than [`FLOOR`] after it.
 //! - *anything to Killing*, when the grace is or becomes 0: no hook, no signal, no floor.

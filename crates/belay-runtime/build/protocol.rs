@@ -4,7 +4,14 @@ use std::path::PathBuf;
 
 use crate::variable;
 
-const FILES: [&str; 3] = ["cri.proto", "tasks.proto", "containers.proto"];
+const FILES: [&str; 6] = [
+    "cri.proto",
+    "tasks.proto",
+    "containers.proto",
+    "content.proto",
+    "images.proto",
+    "leases.proto",
+];
 
 pub(crate) fn build() {
     let dir = PathBuf::from(variable("CARGO_MANIFEST_DIR")).join("proto");

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use crate::RuntimeError;
 
-static SHIM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/belay-shim"));
+/// Static, and a whole sandbox image by itself.
+pub(crate) static SHIM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/belay-shim"));
 const PREFIX: &str = "belay-shim-";
 
 /// Puts the shim into `dir` unless it is there. Its name has a hash of its content, so that an

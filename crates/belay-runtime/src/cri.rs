@@ -1,10 +1,10 @@
-//! Containers that somebody else runs on a CRI runtime.
+//! Containers on a CRI runtime, whoever runs them. How we run them ourselves is in `node`.
 //!
 //! ```text
 //!   recorded_pod ──────────── CRI: ListPodSandbox, PodSandboxStatus, ListContainers
-//!   is_running, target ────── CRI: ContainerStatus (once per incarnation), then the kernel
+//!   is_running, target ────── CRI: ContainerStatus (once per incarnation), then a note and the kernel
 //!   Target::start ─────────── containerd: Containers.Get (once), Tasks.Exec, Start, Wait, Delete
-//!   Target::signal ────────── containerd: Tasks.Kill; elsewhere a pidfd
+//!   Target::signal ────────── a pidfd; beside a kubelet on containerd: Tasks.Kill
 //!   Target::wait, disposition the kernel
 //! ```
 //!
@@ -21,11 +21,17 @@
 mod attempts;
 mod client;
 mod container;
+mod first;
 mod follow;
+mod group;
 mod hunt;
+mod node;
+mod pause;
 mod pods;
 mod protocol;
+mod reference;
 mod refusal;
+mod session;
 mod specification;
 mod target;
 mod traces;
@@ -38,23 +44,28 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use belay_action::{AttemptId, ContainerId, Target};
 use belay_shim::proc;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use sha2::{Digest, Sha256};
+use tokio::time::timeout;
 use tracing::{debug, warn};
 
 use self::attempts::Attempts;
 use self::client::Client;
 use self::container::Container;
+use self::node::Node;
 use self::target::CriTarget;
 use crate::blocking::blocking;
 use crate::{Containers, RecordedPod, RecordedPods, RuntimeError, binary};
 
 /// The runtime whose task service we know.
 const CONTAINERD: &str = "containerd";
+/// How long a runtime that is known may take to tell its name.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// Incarnations that are remembered before the dead among them are forgotten.
 const REMEMBERED: usize = 256;
 /// What may stand in a path as it is.
@@ -85,6 +96,8 @@ struct Shared {
     /// Held while a container's directory is made.
     making: Mutex<()>,
     known: Mutex<HashMap<ContainerId, Arc<Container>>>,
+    /// Of whoever runs the pods; `None` beside a kubelet.
+    node: Option<Arc<Node>>,
 }
 
 impl CriRuntime {
@@ -97,8 +110,55 @@ impl CriRuntime {
     /// When the runtime does not answer, or the directory cannot be used.
     pub async fn connect(endpoint: &str, dir: &Path) -> Result<Self, RuntimeError> {
         let client = Client::new(&client::socket_path(endpoint)?);
-        let name = client.name().await;
-        let name = name.map_err(|error| error.during("use the container runtime"))?;
+        let name = client.name().await.map_err(unusable)?;
+        Self::open(client, name, dir, None).await
+    }
+
+    /// The same for whoever runs the pods of `node` itself: what it makes has that name on it, and
+    /// it touches nothing that has not.
+    ///
+    /// # Errors
+    ///
+    /// As [`CriRuntime::connect`].
+    pub async fn for_node(endpoint: &str, dir: &Path, node: &str) -> Result<Self, RuntimeError> {
+        let client = Client::new(&client::socket_path(endpoint)?);
+        let name = client.name().await.map_err(unusable)?;
+        Self::open(client, name, dir, Some(Arc::new(Node::new(node)))).await
+    }
+
+    /// The same for whoever has used this runtime before, under this `name`: it need not answer now.
+    /// What runs there can be ended all the same, and the rest waits for it.
+    ///
+    /// # Errors
+    ///
+    /// When the directory cannot be used.
+    pub async fn for_node_again(
+        endpoint: &str,
+        dir: &Path,
+        node: &str,
+        name: &str,
+    ) -> Result<Self, RuntimeError> {
+        let client = Client::new(&client::socket_path(endpoint)?);
+        let name = match timeout(PATIENCE, client.name()).await {
+            Ok(Ok(name)) => name,
+            silent => {
+                warn!(
+                    endpoint,
+                    ?silent,
+                    "the container runtime does not answer yet"
+                );
+                name.to_owned()
+            }
+        };
+        Self::open(client, name, dir, Some(Arc::new(Node::new(node)))).await
+    }
+
+    async fn open(
+        client: Client,
+        name: String,
+        dir: &Path,
+        node: Option<Arc<Node>>,
+    ) -> Result<Self, RuntimeError> {
         let dir = std::path::absolute(dir).map_err(RuntimeError::io("resolve", dir))?;
         let opened = blocking(move || {
             let containers = dir.join("cri");
@@ -125,8 +185,10 @@ impl CriRuntime {
             attempts: Attempts::default(),
             making: Mutex::default(),
             known: Mutex::default(),
+            node,
         });
-        sweep(Arc::clone(&shared)).await;
+        session::sweep(&shared).await;
+        tokio::spawn(sweep(Arc::clone(&shared)));
         Ok(CriRuntime { shared })
     }
 
@@ -157,6 +219,7 @@ impl CriRuntime {
                 attempts: shared.attempts.clone(),
                 making: Mutex::default(),
                 known: Mutex::default(),
+                node: shared.node.clone(),
             }),
         }
     }
@@ -167,7 +230,23 @@ impl CriRuntime {
         if let Some(container) = known.filter(|one| one.is_running(&shared.boot_id)) {
             return Ok(container);
         }
-        let container = Arc::new(Container::load(&shared.client, id, &shared.boot_id).await?);
+        let noted = shared.noted(id).await;
+        let container = match noted {
+            Some(noted) if noted.is_running(&shared.boot_id) => noted,
+            noted => match (
+                Container::load(&shared.client, id, &shared.boot_id).await,
+                noted,
+            ) {
+                (Ok(container), _) => {
+                    shared.note(&container).await;
+                    container
+                }
+                // Nobody tells more than this: its first process has ended.
+                (Err(RuntimeError::Away { .. } | RuntimeError::Call { .. }), Some(ended)) => ended,
+                (Err(error), _) => return Err(error),
+            },
+        };
+        let container = Arc::new(container);
         let mut known = shared.known();
         if known.len() >= REMEMBERED {
             known.retain(|_, container| container.is_running(&shared.boot_id));
@@ -185,6 +264,31 @@ impl Shared {
     fn known(&self) -> MutexGuard<'_, HashMap<ContainerId, Arc<Container>>> {
         // Nobody panics while holding it, and a map is whole in any case.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was written down of a container by whoever runs the pods.
+    async fn noted(&self, id: &ContainerId) -> Option<Container> {
+        self.node.as_ref()?;
+        let (containers, id) = (self.containers.clone(), id.clone());
+        let noted = blocking(move || Ok(first::read(&containers, &id)));
+        noted.await.ok().flatten()
+    }
+
+    /// Writes down which process is the first of a container.
+    async fn note(&self, container: &Container) {
+        let (Some(_), Some(first)) = (&self.node, &container.first) else {
+            return;
+        };
+        let (containers, first) = (self.containers.clone(), first.clone());
+        let incarnation = container.incarnation.clone();
+        let noted = blocking(move || {
+            first::write(&containers, incarnation, first)
+                .map_err(RuntimeError::io("write into", &containers))
+        });
+        if let Err(error) = noted.await {
+            // A later agent asks the runtime.
+            debug!(container = %container.incarnation.id, %error, "its first process is not noted");
+        }
     }
 
     /// Where containerd sends the output of an exec: to the collector, which writes into `dir`.
@@ -237,6 +341,10 @@ impl RecordedPods for CriRuntime {
         let pod = pods::recorded(uid, sandbox, status.as_ref(), containers);
         Ok(Some(pod))
     }
+}
+
+fn unusable(error: CallError) -> RuntimeError {
+    error.during("use the container runtime")
 }
 
 /// Removes the records of containers that the runtime does not have any more.

@@ -1,5 +1,5 @@
 //! Implements the ports of actions and pods: the `process` runtime, which needs nothing installed,
-//! and containers that a kubelet runs on a CRI runtime.
+//! and a CRI runtime, whose pods are run by the agent or by a kubelet beside it.
 //!
 //! ```text
 //!   agent ── PodRuntime (start, list, wait, kill_tree, remove) ──┐
@@ -10,7 +10,9 @@
 //!                                               <dir>/containers/<id>/               one shim each
 //!                                               <dir>/containers/<id>/execs/<attempt>/
 //!
-//!   agent ── RecordedPods (recorded_pod) ────────────────────────┐
+//!   agent ── Sessions (open): kubectl exec, on both runtimes
+//!
+//!   agent ── PodRuntime, or beside a kubelet RecordedPods ───────┐
 //!   engine ─ Target (start, find, signal, wait) ─────────────────┤
 //!                                                                v
 //!                                             CriRuntime ── CRI, containerd's tasks ──> containerd
@@ -23,15 +25,15 @@
 //!
 //! **Invariant:** neither runtime has anything in memory that a new agent would miss. Containers
 //! and execs live under shims; killing the agent changes nothing for them, and the next one sees
-//! exactly what it did. The process runtime has no tasks; the CRI runtime has one per exec that is
-//! under way, which keeps its deadline.
+//! exactly what it did. The process runtime has one task per session; the CRI runtime has one per
+//! session, and one per exec that is under way, which keeps its deadline.
 //!
 //! **Invariant:** a directory under `containers` or `execs` of the process runtime appears complete
 //! and locked, and disappears whole. On the boot of its container, an attempt without a directory
 //! never started.
 //!
-//! **Invariant:** signals go through a pidfd whose process has the recorded start time and boot, or
-//! through containerd by the container's ID; either way to one incarnation.
+//! **Invariant:** signals go through a pidfd whose process has the recorded start time and boot, or,
+//! beside a kubelet, through containerd by the container's ID; either way to one incarnation.
 
 mod binary;
 mod blocking;
@@ -43,11 +45,16 @@ mod pods_exec;
 mod process;
 mod readiness;
 mod report;
+mod sessions;
 
+pub use belay_shim::rotation;
 pub use containers::{Containers, RecordedContainer, RecordedPod, RecordedPods};
 pub use cri::CriRuntime;
 pub use pod::{
-    ContainerConfig, ContainerState, ContainerStatus, Exit, ExitReason, PodRuntime, RuntimeError,
+    ContainerConfig, ContainerState, ContainerStatus, Exit, ExitReason, Image, ImageError,
+    ImageUser, Mount, PodConfig, PodRuntime, Propagation, Pull, Resources, RuntimeError, Sandbox,
+    Security,
 };
 pub use pods_exec::{ApiPod, PodsExec};
 pub use process::ProcessRuntime;
+pub use sessions::{Session, SessionEnd, SessionError, SessionRequest, Sessions, Size, Streams};

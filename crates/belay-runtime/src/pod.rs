@@ -1,7 +1,9 @@
 //! The agent's port: running the containers of pods.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
@@ -10,25 +12,167 @@ use belay_shim::record::RecordError;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::Containers;
+use crate::{Containers, Sessions};
 
-/// What to run, and for which pod. Kept with the container, so that it can be adopted.
+/// A pod as its runtime has to know it before any of its containers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PodConfig {
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+    pub hostname: String,
+    pub labels: BTreeMap<String, String>,
+    /// Recorded with the sandbox: nobody can change them afterwards.
+    pub annotations: BTreeMap<String, String>,
+    /// Where the logs of its containers go.
+    pub log_dir: PathBuf,
+    pub host_network: bool,
+    pub host_pid: bool,
+    pub host_ipc: bool,
+    /// Whether its containers see each other's processes.
+    pub share_processes: bool,
+}
+
+/// Where the containers of a pod run: what they share.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Sandbox {
+    /// Empty where a runtime has no such thing.
+    pub id: String,
+    pub pod_namespace: String,
+    pub pod_name: String,
+    pub pod_uid: String,
+    /// Counts the sandboxes of one pod.
+    pub attempt: u32,
+    /// One that is not ready is dead with all its containers, and another takes its place.
+    pub ready: bool,
+    /// The pod's own address; `None` on the host's network.
+    pub address: Option<IpAddr>,
+}
+
+/// When an image is fetched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pull {
+    Always,
+    IfNotPresent,
+    Never,
+}
+
+/// An image that can be run.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Image {
+    /// As a status shows it; empty where images are not used.
+    pub id: String,
+    /// The signal that it wants to be stopped with, as it is written there.
+    pub stop_signal: Option<String>,
+    /// Who a container runs as that does not say so itself.
+    pub user: ImageUser,
+}
+
+/// The user of an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ImageUser {
+    Id(u32),
+    /// One that is known by its name, in the image only.
+    Name(String),
+}
+
+/// An image that names none runs as root.
+impl Default for ImageUser {
+    fn default() -> Self {
+        ImageUser::Id(0)
+    }
+}
+
+/// Why there is no image.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    #[error("\"{image}\" is not the name of an image: {problem}")]
+    InvalidName { image: String, problem: String },
+    #[error(
+        "the image \"{image}\" is not on this node, and must not be pulled (imagePullPolicy: Never)"
+    )]
+    NeverPull { image: String },
+    #[error("cannot pull the image \"{image}\": {problem}")]
+    Pull { image: String, problem: String },
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+}
+
+/// A directory or file of the host that a container sees.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+pub struct Mount {
+    pub host_path: PathBuf,
+    pub container_path: PathBuf,
+    pub read_only: bool,
+    pub propagation: Propagation,
+}
+
+/// Which mounts that are made later are seen on the other side.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Propagation {
+    #[default]
+    None,
+    HostToContainer,
+    Bidirectional,
+}
+
+/// What a container may use. `None` is no limit.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Resources {
+    /// What it asked for, in thousandths of a CPU.
+    pub cpu_request: Option<u64>,
+    pub cpu_limit: Option<u64>,
+    /// In bytes.
+    pub memory_limit: Option<u64>,
+}
+
+/// What a container may do beyond, or not even, what its user may.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Security {
+    pub privileged: bool,
+    pub read_only_root: bool,
+    pub no_new_privileges: bool,
+    /// Without `CAP_`.
+    pub add_capabilities: Vec<String>,
+    pub drop_capabilities: Vec<String>,
+    pub supplemental_groups: Vec<u32>,
+}
+
+/// What to run, and for which pod. Kept with the container, so that it can be adopted.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct ContainerConfig {
     pub pod_namespace: String,
     pub pod_name: String,
     pub pod_uid: String,
+    /// The sandbox that it belongs to.
+    pub sandbox: String,
     pub name: String,
     pub restart_count: u32,
+    /// As the pod's spec names it.
     pub image: String,
+    /// As [`PodRuntime::image`] answered.
+    pub image_id: String,
+    /// Instead of the image's own entry point, unless empty.
     pub command: Vec<String>,
+    /// Instead of the image's own arguments, unless both are empty.
+    pub args: Vec<String>,
     pub env: Vec<(String, String)>,
     pub working_dir: Option<PathBuf>,
     pub user: Option<u32>,
     pub group: Option<u32>,
+    pub mounts: Vec<Mount>,
+    pub resources: Resources,
+    pub security: Security,
+    /// The signal of the pod's spec, for runtimes that stop containers themselves.
+    pub stop_signal: Option<String>,
+    pub stdin: bool,
+    pub tty: bool,
     /// Where its output goes, in the log format of the CRI. Directories are made as needed. The
-    /// file grows as the container writes: rotating it is the agent's part.
+    /// file is rotated when it has grown too long.
     pub log_path: PathBuf,
 }
 
@@ -39,6 +183,8 @@ pub struct ContainerState {
     pub config: ContainerConfig,
     /// The first process, while it runs.
     pub pid: Option<u32>,
+    /// The signal that its image wants to be stopped with, as it is written there.
+    pub image_stop_signal: Option<String>,
     pub status: ContainerStatus,
 }
 
@@ -64,6 +210,8 @@ pub struct Exit {
 pub enum ExitReason {
     Completed,
     Error,
+    /// It used more memory than it may.
+    OomKilled,
     /// Its shim is gone, or the machine was restarted: it is dead, and nobody saw it end.
     ContainerStatusUnknown,
 }
@@ -73,6 +221,7 @@ impl ExitReason {
         match self {
             ExitReason::Completed => "Completed",
             ExitReason::Error => "Error",
+            ExitReason::OomKilled => "OOMKilled",
             ExitReason::ContainerStatusUnknown => "ContainerStatusUnknown",
         }
     }
@@ -145,8 +294,30 @@ impl RuntimeError {
 }
 
 /// Runs containers. All methods may be called concurrently, and none is undone by being dropped.
+///
+/// The order for a pod: its sandbox, then for each container the image and a start; at the end
+/// every container has ended and is removed, then its sandboxes. The sandboxes of a pod that has come
+/// to its end are stopped before somebody wants it to be removed.
 #[async_trait]
-pub trait PodRuntime: Containers {
+pub trait PodRuntime: Containers + Sessions {
+    /// Finds the pod's newest sandbox if it is ready, or makes one.
+    async fn sandbox(&self, pod: &PodConfig) -> Result<Sandbox, RuntimeError>;
+
+    /// Every sandbox that was made and not removed, also by an agent before this one; several of a
+    /// pod if one died. Sandboxes that Belay did not make are not in it.
+    async fn sandboxes(&self) -> Result<Vec<Sandbox>, RuntimeError>;
+
+    /// Ends all sandboxes of a pod whose containers have ended, and gives back what they took: the
+    /// pod's address, the process that held them. They and their containers stay known. None is no
+    /// error.
+    async fn stop_sandboxes(&self, pod_uid: &str) -> Result<(), RuntimeError>;
+
+    /// Ends and forgets all sandboxes of a pod, with whatever is left in them. None is no error.
+    async fn remove_sandboxes(&self, pod_uid: &str) -> Result<(), RuntimeError>;
+
+    /// Makes sure that an image can be run.
+    async fn image(&self, image: &str, pull: Pull) -> Result<Image, ImageError>;
+
     /// Starts a new container; when this returns, its first process has been exec'ed.
     ///
     /// Not cancel-safe: a start that is given up may still happen, and is then in the list.
@@ -163,6 +334,10 @@ pub trait PodRuntime: Containers {
     /// Kills the first process and everything that belongs to the container, execs included.
     /// Returns what could not be killed, as `pid (name)`.
     async fn kill_tree(&self, id: &ContainerId) -> Result<Vec<String>, RuntimeError>;
+
+    /// Rotates the logs that have grown too long, as [`rotation`](crate::rotation) says, where
+    /// whoever writes them does not do that himself. To be called from time to time.
+    async fn bound_logs(&self) -> Result<(), RuntimeError>;
 
     /// Forgets a container that has ended, with the records of its attempts. Its log stays.
     async fn remove(&self, id: &ContainerId) -> Result<(), RuntimeError>;

@@ -3,9 +3,13 @@
 mod container;
 mod inflight;
 mod launch;
+mod mounts;
+mod session;
 mod standing;
 mod talk;
 mod target;
+
+pub(crate) use container::TERM;
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt;
@@ -30,8 +34,8 @@ use crate::binary;
 use crate::blocking::blocking;
 use crate::report::timestamp;
 use crate::{
-    ContainerConfig, ContainerState, ContainerStatus, Containers, Exit, ExitReason, PodRuntime,
-    RuntimeError,
+    ContainerConfig, ContainerState, ContainerStatus, Containers, Exit, ExitReason, Image,
+    ImageError, ImageUser, PodConfig, PodRuntime, Pull, RuntimeError, Sandbox,
 };
 
 /// What Kubernetes shows for a container of which nobody knows how it ended.
@@ -141,6 +145,7 @@ impl ProcessRuntime {
             id: container.id,
             config: container.config,
             pid,
+            image_stop_signal: None,
             status,
         })
     }
@@ -179,6 +184,38 @@ impl Containers for ProcessRuntime {
 
 #[async_trait]
 impl PodRuntime for ProcessRuntime {
+    /// There is none: containers share the host.
+    async fn sandbox(&self, pod: &PodConfig) -> Result<Sandbox, RuntimeError> {
+        Ok(Sandbox {
+            pod_namespace: pod.namespace.clone(),
+            pod_name: pod.name.clone(),
+            pod_uid: pod.uid.clone(),
+            ready: true,
+            ..Sandbox::default()
+        })
+    }
+
+    async fn sandboxes(&self) -> Result<Vec<Sandbox>, RuntimeError> {
+        Ok(Vec::new())
+    }
+
+    async fn stop_sandboxes(&self, _pod_uid: &str) -> Result<(), RuntimeError> {
+        Ok(())
+    }
+
+    async fn remove_sandboxes(&self, _pod_uid: &str) -> Result<(), RuntimeError> {
+        Ok(())
+    }
+
+    /// Images are recorded and not used: containers run as whoever runs the agent.
+    async fn image(&self, _image: &str, _pull: Pull) -> Result<Image, ImageError> {
+        let user = ImageUser::Id(rustix::process::geteuid().as_raw());
+        Ok(Image {
+            user,
+            ..Image::default()
+        })
+    }
+
     async fn start(&self, config: &ContainerConfig) -> Result<ContainerId, RuntimeError> {
         let (shared, config) = (Arc::clone(&self.shared), config.clone());
         let (id, dir, stream) = blocking(move || shared.launch_container(&config)).await?;
@@ -276,6 +313,11 @@ impl PodRuntime for ProcessRuntime {
                 }
             }
         }
+    }
+
+    /// Shims rotate what they write.
+    async fn bound_logs(&self) -> Result<(), RuntimeError> {
+        Ok(())
     }
 
     async fn remove(&self, id: &ContainerId) -> Result<(), RuntimeError> {

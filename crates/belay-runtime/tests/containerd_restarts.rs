@@ -6,7 +6,8 @@ mod cri;
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use belay_action::{Found, Outcome, TargetError};
 use belay_runtime::{Containers, CriRuntime, RuntimeError};
@@ -233,6 +234,39 @@ async fn containerd_is_killed_while_execs_run_and_their_ends_are_the_real_ones()
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_made_in_time_is_not_started_after_its_deadline() {
+    on_own(async |containerd| {
+        let bench = Bench::new(containerd).await;
+        let (pod, target) = bench.sleeper().await;
+        // From here on nothing has to be asked about the container.
+        run(&target, "before", "true").await;
+        containerd.hang().unwrap();
+        let latest = Instant::now() + Duration::from_secs(6);
+        let asked = tokio::spawn({
+            let target = Arc::clone(&target);
+            let request = exec("late", "touch /tmp/late", LONG);
+            async move { target.start_before(&request, latest).await.err() }
+        });
+        // There was time left; containerd has been asked to make it, and not to start it.
+        let dir = bench.exec_dir(&pod.id, "late");
+        until("it is being made", || dir.exists()).await;
+        assert!(!dir.join("starting").exists());
+        tokio::time::sleep_until(latest.into()).await;
+        containerd.go_on().unwrap();
+        let late = soon(asked).await.unwrap();
+        assert!(
+            matches!(late, Some(TargetError::TooLate { .. })),
+            "{late:?}"
+        );
+        let found = target.find(&attempt("late")).await.unwrap();
+        assert!(matches!(found, Found::NeverStarted), "{found:?}");
+        let untouched = run(&target, "look", "! [ -e /tmp/late ]").await;
+        assert_eq!(untouched.outcome, Outcome::Succeeded);
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn nothing_reaches_a_containers_successor() {
     on_each(async |bench| {
@@ -296,7 +330,8 @@ async fn nothing_reaches_a_containers_successor() {
         CriRuntime::connect(&bench.endpoint, &bench.state)
             .await
             .unwrap();
-        assert!(!dir.exists() && kept.exists());
+        until("the old records are removed", || !dir.exists()).await;
+        assert!(kept.exists());
     })
     .await;
 }

@@ -1,4 +1,4 @@
-//! Signals to the first process of a container, by both ways.
+//! What a companion does beside whoever runs the pods: signals by both ways, and their limits.
 
 #![allow(clippy::unwrap_used)]
 
@@ -6,117 +6,10 @@ mod cri;
 
 use std::sync::Arc;
 
-use belay_action::{Disposition, Target, TargetError};
+use belay_action::TargetError;
 use belay_api::signal::Signal;
 use belay_runtime::Containers;
-use belay_testkit::ContainerSpec;
 use cri::*;
-
-/// Some of each sort: by name, an alias, the first, middle and last real-time one.
-const NAMES: [&str; 14] = [
-    "SIGHUP",
-    "SIGINT",
-    "SIGQUIT",
-    "SIGUSR1",
-    "SIGUSR2",
-    "SIGTERM",
-    "SIGWINCH",
-    "SIGIO",
-    "SIGPWR",
-    "SIGPOLL",
-    "SIGRTMIN",
-    "SIGRTMIN+5",
-    "SIGRTMAX-3",
-    "SIGRTMAX",
-];
-
-fn signals() -> Vec<Signal> {
-    NAMES.iter().map(|name| name.parse().unwrap()).collect()
-}
-
-/// Writes the number of every signal of the list into a file.
-fn reporter() -> ContainerSpec {
-    let traps: String = signals()
-        .iter()
-        .map(|signal| format!("trap 'echo {0} >> /tmp/got' {0}; ", signal.number()))
-        .collect();
-    ContainerSpec::sh(
-        "main",
-        &format!("{traps} trap '' TTOU; touch /tmp/got; while :; do sleep 0.05; done"),
-    )
-}
-
-/// What the reporter has got, once that many lines are there.
-async fn got(target: &Arc<dyn Target>, name: &str, lines: usize) -> Vec<i32> {
-    let script =
-        format!("while [ $(wc -l < /tmp/got) -lt {lines} ]; do sleep 0.05; done; cat /tmp/got");
-    let report = run(target, name, &script).await;
-    report
-        .output
-        .lines()
-        .map(|line| line.parse().unwrap())
-        .collect()
-}
-
-#[tokio::test]
-async fn every_sort_of_signal_arrives_as_itself_by_both_ways() {
-    on_each(async |bench| {
-        let pod = bench.run(&reporter()).await;
-        let tasks = bench.target(&pod).await;
-        run(
-            &tasks,
-            "ready",
-            "while ! [ -e /tmp/got ]; do sleep 0.05; done",
-        )
-        .await;
-        let pidfd = bench.runtime.without_tasks().target(&pod.id).await.unwrap();
-        let mut sent = Vec::new();
-        for signal in signals() {
-            for (way, target) in [("tasks", &tasks), ("pidfd", &pidfd)] {
-                assert_eq!(
-                    target.disposition(signal).await.unwrap(),
-                    Disposition::Handled
-                );
-                target.signal(signal).await.unwrap();
-                sent.push(signal.number());
-                // One after the other: a signal that is pending already is not told twice.
-                let name = format!("{}-{way}", sent.len());
-                assert_eq!(got(&tasks, &name, sent.len()).await, sent);
-            }
-        }
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn what_the_first_process_does_on_a_signal_is_told_before_it_is_sent() {
-    on_each(async |bench| {
-        let pod = bench.run(&reporter()).await;
-        let target = bench.target(&pod).await;
-        run(
-            &target,
-            "ready",
-            "while ! [ -e /tmp/got ]; do sleep 0.05; done",
-        )
-        .await;
-        for (name, expected) in [
-            ("SIGHUP", Disposition::Handled),
-            ("SIGTTOU", Disposition::Ignored),
-            ("SIGALRM", Disposition::Default),
-            ("SIGKILL", Disposition::Default),
-            ("SIGRTMAX", Disposition::Handled),
-            ("SIGRTMAX-1", Disposition::Default),
-        ] {
-            let signal = name.parse().unwrap();
-            assert_eq!(
-                target.disposition(signal).await.unwrap(),
-                expected,
-                "{name}"
-            );
-        }
-    })
-    .await;
-}
 
 #[tokio::test]
 async fn a_wait_ends_with_the_first_process_and_nobody_is_signalled_after_it() {

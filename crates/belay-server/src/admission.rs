@@ -3,12 +3,17 @@
 //! | object | what it takes |
 //! |---|---|
 //! | a notification, a quiesce | `notify` on every notifier it names |
+//! | a hook | `run` on the action it names |
+//! | an action of hooks | `create` on `pods/exec`, when what it does changes |
+//! | a podaction | to be the controller of hooks |
 //! | a podnotification that is part of a Notification | to be its controller, which counts it |
 //! | a role | its rules, or `escalate` on it |
 //! | a binding | the rules of its role, or `bind` on it |
 //!
 //! Every way to create or change an object ends here, dry runs too: what is checked is the object
 //! as it would be stored, never how it was sent.
+
+mod hooks;
 
 use belay_api::fanout::OWNER_LABEL;
 use belay_api::rbac::{self, NOTIFIERS, NOTIFY, PolicyRule, missing};
@@ -38,6 +43,7 @@ impl Api {
         match (kind.group, kind.plural) {
             (belay_api::GROUP, _) => {
                 admit_membership(call, old, new)?;
+                self.admit_hook(call, old, new)?;
                 self.admit_trigger(call, old, new)
             }
             (rbac::GROUP, "roles" | "clusterroles") => self.admit_role(call, old, new),
@@ -184,7 +190,7 @@ fn admit_membership(call: &Call<'_>, old: Option<&Value>, new: &Value) -> ApiRes
     let kind = call.resource.kind;
     if kind.plural != "podnotifications"
         || matches!(call.who.role(), Role::Controller | Role::Admin)
-        || !joins(old, new)
+        || !joins(OWNER_LABEL, "Notification", old, new)
     {
         return Ok(());
     }
@@ -195,24 +201,25 @@ fn admit_membership(call: &Call<'_>, old: Option<&Value>, new: &Value) -> ApiRes
     Err(refused(kind, new, &why))
 }
 
-/// Whether `new` belongs to a Notification that `old` does not belong to.
-fn joins(old: Option<&Value>, new: &Value) -> bool {
+/// Whether `new` belongs to an owner of this kind that `old` does not belong to. The label holds the
+/// owner's UID.
+fn joins(owner_label: &str, owner: &str, old: Option<&Value>, new: &Value) -> bool {
     let label = |object: &Value| -> String {
         let labels = object.pointer("/metadata/labels");
-        let label = labels.and_then(|labels| labels.get(OWNER_LABEL)?.as_str());
+        let label = labels.and_then(|labels| labels.get(owner_label)?.as_str());
         label.unwrap_or_default().to_owned()
     };
     let owners = |object: &Value| -> Vec<Value> {
         let owners = object.pointer("/metadata/ownerReferences");
         let owners = owners.and_then(Value::as_array).into_iter().flatten();
         owners
-            .filter(|owner| owner["kind"] == "Notification")
-            .map(|owner| owner["uid"].clone())
+            .filter(|one| one["kind"] == owner)
+            .map(|one| one["uid"].clone())
             .collect()
     };
     let (now, before) = (label(new), old.map(label).unwrap_or_default());
     let owned = old.map(owners).unwrap_or_default();
-    (!now.is_empty() && now != before) || owners(new).iter().any(|owner| !owned.contains(owner))
+    (!now.is_empty() && now != before) || owners(new).iter().any(|one| !owned.contains(one))
 }
 
 fn refused(kind: &Kind, object: &Value, why: &str) -> ApiError {
@@ -296,7 +303,8 @@ mod tests {
             (Some(&owned), &plain, false),
             (Some(&labelled), &plain, false),
         ] {
-            assert_eq!(joins(old, new), expected, "{old:?} {new}");
+            let joined = joins(OWNER_LABEL, "Notification", old, new);
+            assert_eq!(joined, expected, "{old:?} {new}");
         }
     }
 

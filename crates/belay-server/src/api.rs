@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, Response, StatusCode, header};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full};
+use hyper::upgrade::OnUpgrade;
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -23,6 +24,7 @@ use crate::rbac::Rbac;
 use crate::registry::{Registry, World};
 use crate::route::{Health, Resource, Route, Verb, route};
 use crate::select::Selection;
+use crate::sessions::{is_connection, unserved};
 use crate::status::{ApiError, ApiResult};
 use crate::{discovery, openapi, render};
 
@@ -344,14 +346,19 @@ impl Api {
         record: &mut Record,
     ) -> ApiResult<Answer> {
         let watch = query.flag("watch")? && resource.subresource.is_none();
-        let verb = Verb::of(&parts.method, resource.name.is_some(), watch)?;
+        let connects = is_connection(resource.subresource.as_deref());
+        let verb = match parts.method {
+            // A connection is the same right with every method that can begin one.
+            Method::GET | Method::POST if connects => Verb::Create,
+            _ => Verb::of(&parts.method, resource.name.is_some(), watch)?,
+        };
         record.set_resource(resource, verb);
         let mut selection = Selection::parse(resource.kind, query)?;
         if let (Verb::Watch, Some(name)) = (verb, &resource.name) {
             // A watch on one object is a watch on the collection with its name selected.
             selection.only(name);
         }
-        let form = if resource.subresource.as_deref() == Some("log") {
+        let form = if connects || resource.subresource.as_deref() == Some("log") {
             Form::Json
         } else {
             form(&parts.headers)?
@@ -386,6 +393,11 @@ impl Api {
                 let object = self.create(&call, &body, &mut warnings).await?;
                 self.written(StatusCode::CREATED, &object, &call)?
             }
+            (Verb::Create, Some("exec")) => {
+                let upgrade = parts.extensions.get::<OnUpgrade>().cloned();
+                self.exec(&call, upgrade).await?
+            }
+            (Verb::Create, Some(unknown)) if connects => return Err(unserved(unknown)),
             (Verb::Create, Some(_)) => self.act(&call, &body).await?.into(),
             (Verb::Update, _) => {
                 let object = self.replace(&call, &body, &mut warnings).await?;

@@ -6,12 +6,14 @@
 //! Two questions are asked. [`allows`] needs only the request. [`allows_object`] needs the object
 //! that is touched, because a node may act on its own things only.
 
+use belay_api::pod::{Pod, Reference, ReferenceKind};
 use belay_api::rbac::{Access, PolicyRule};
+use belay_store::Entry;
 use serde_json::Value;
 
 use crate::api::Api;
 use crate::identity::{Identity, Role};
-use crate::object::{meta_str, name};
+use crate::object::{Meta, meta_str, name};
 use crate::route::Verb;
 
 /// A request in the words of authorisation.
@@ -129,7 +131,7 @@ impl Right<'_> {
 impl Api {
     /// Whether a request is allowed, by the fixed rules or by a role.
     pub(crate) fn may_ask(&self, ask: &Ask<'_>) -> bool {
-        if allows(ask) {
+        if allows(ask) || self.reads_for_its_pods(ask) {
             return true;
         }
         let right = ask.right();
@@ -140,22 +142,65 @@ impl Api {
     /// Whether somebody has a right, by the fixed rules or by a role.
     pub(crate) fn may(&self, who: &Identity, right: &Right<'_>) -> bool {
         let fixed = match Verb::named(right.verb) {
-            Some(verb) => allows(&Ask {
-                who,
-                verb,
-                group: right.group,
-                resource: right.resource,
-                subresource: right.subresource,
-                namespace: right.namespace,
-                name: right.name,
-                fields: &[],
-            }),
+            Some(verb) => {
+                let ask = Ask {
+                    who,
+                    verb,
+                    group: right.group,
+                    resource: right.resource,
+                    subresource: right.subresource,
+                    namespace: right.namespace,
+                    name: right.name,
+                    fields: &[],
+                };
+                allows(&ask) || self.reads_for_its_pods(&ask)
+            }
             None => who.role() == Role::Admin,
         };
         fixed
             || self
                 .rbac
                 .allows(&self.store, who, right.namespace, &right.access())
+    }
+
+    /// Whether a node reads a ConfigMap or a secret that one of its pods uses: that one by its name,
+    /// and no other.
+    fn reads_for_its_pods(&self, ask: &Ask<'_>) -> bool {
+        let Role::Node(node) = ask.who.role() else {
+            return false;
+        };
+        let reads = matches!(ask.verb, Verb::Get | Verb::List | Verb::Watch);
+        let right = ask.right();
+        let (Some(kind), Some(namespace), Some(name), None, true) = (
+            ReferenceKind::of_resource(ask.resource).filter(|_| ask.group.is_empty()),
+            right.namespace,
+            right.name,
+            ask.subresource,
+            reads,
+        ) else {
+            return false;
+        };
+        let Some(pods) = self.registry.by_plural("pods") else {
+            return false;
+        };
+        let wanted = Reference {
+            kind,
+            name: name.to_owned(),
+        };
+        let node_field = pods.fields.iter().position(|(f, _)| *f == "spec.nodeName");
+        let uses = |entry: &Entry<Meta>| {
+            let bound = node_field.and_then(|at| entry.meta.fields.get(at));
+            bound.is_some_and(|bound| **bound == *node)
+                && serde_json::from_slice::<Pod>(&entry.value)
+                    .is_ok_and(|pod| pod.references().contains(&wanted))
+        };
+        let mut found = false;
+        let prefix = pods.prefix(Some(namespace));
+        self.store.list(&prefix, None, 1, &mut |entry| {
+            found = found || uses(entry);
+            false
+        });
+        found
     }
 
     /// Whether somebody may use a path that is no resource.
@@ -191,16 +236,28 @@ pub(crate) fn allows(ask: &Ask<'_>) -> bool {
             ("events", None, Create | Patch | Update) => true,
             ("pods", None, List | Watch) => ask.selects("spec.nodeName", node),
             ("podnotifications", None, List | Watch) => ask.selects("status.nodeName", node),
+            ("podactions", None, List | Watch) => ask.selects("spec.nodeName", node),
             // Decided by the object: see `allows_object`.
             ("pods", None, Get | Delete) => true,
-            ("pods" | "podnotifications", Some("status"), Get | Update | Patch) => true,
-            ("podnotifications", None, Get) => true,
+            ("pods" | "podnotifications" | "podactions", Some("status"), Get | Update | Patch) => {
+                true
+            }
+            ("podnotifications" | "podactions", None, Get) => true,
             _ => false,
         },
         Role::Controller => match (ask.resource, ask.subresource, ask.verb) {
-            ("podnotifications", None, Get | List | Watch | Create | Patch | Delete) => true,
-            ("notifications", None, Get | List | Watch | Delete) => true,
-            ("podnotifications" | "notifications", Some("status"), Get | Update | Patch) => true,
+            (
+                "podnotifications" | "podactions",
+                None,
+                Get | List | Watch | Create | Patch | Delete,
+            ) => true,
+            ("notifications" | "executionhooks", None, Get | List | Watch | Delete) => true,
+            ("hookactions", None, Get | List | Watch) => true,
+            (
+                "podnotifications" | "notifications" | "executionhooks" | "podactions",
+                Some("status"),
+                Get | Update | Patch,
+            ) => true,
             ("pods" | "nodes" | "leases", None, Get | List | Watch) => true,
             ("leases", None, Create | Update | Patch) => ask.namespace == Some("kube-system"),
             ("events", None, Create | Patch) => true,
@@ -228,7 +285,7 @@ pub(crate) fn allows_object(ask: &Ask<'_>, object: &Value) -> bool {
     };
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str);
     match ask.resource {
-        "pods" => text("/spec/nodeName") == Some(node),
+        "pods" | "podactions" => text("/spec/nodeName") == Some(node),
         "podnotifications" => text("/status/nodeName") == Some(node),
         "nodes" => name(object) == node,
         "leases" => name(object) == node && meta_str(object, "namespace") == NODE_LEASES,
@@ -333,6 +390,10 @@ mod tests {
             (Verb::Create, "pods", None, "a", false),
             (Verb::Create, "podnotifications", None, "a", false),
             (Verb::Update, "podnotifications", None, "a", false),
+            (Verb::Create, "podactions", None, "a", false),
+            (Verb::Update, "podactions", None, "a", false),
+            (Verb::Create, "executionhooks", None, "a", false),
+            (Verb::Get, "hookactions", None, "a", false),
             (Verb::Get, "configmaps", None, "a", false),
             (Verb::Create, "namespaces", None, "a", false),
         ] {
@@ -367,6 +428,8 @@ mod tests {
             "podnotifications",
             &json!({"status": {"nodeName": "n2"}})
         ));
+        assert!(touch("podactions", &json!({"spec": {"nodeName": "n1"}})));
+        assert!(!touch("podactions", &json!({"spec": {"nodeName": "n2"}})));
     }
 
     #[test]

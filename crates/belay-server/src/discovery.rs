@@ -125,6 +125,9 @@ pub(crate) fn resources(registry: &Registry, group: &str, version: &str) -> Opti
         resources.push(resource);
         for subresource in kind.subresources {
             let (kind_name, verbs) = match *subresource {
+                // Known only to be refused with words.
+                "attach" | "portforward" => continue,
+                "exec" => ("PodExecOptions", json!(["create", "get"])),
                 "binding" => ("Binding", json!(["create"])),
                 "log" => (kind.kind, json!(["get"])),
                 "finalize" => (kind.kind, json!(["update"])),

@@ -5,10 +5,10 @@
 //!                    +--> serve --> api --> authority --+--> watch   --+--> belay-store
 //!   roles --memory---+    (who?)   (route)  (may they?) +--> write   --+   ^ rbac: roles by subject
 //!                                                       +--> delete  --+
-//!                                                       +--> logs ------> agent (mutual TLS)
+//!                                                       +--> logs, sessions --> agent (mutual TLS)
 //! ```
 //!
-//! Long-running tasks: the listener, one task per connection, the audit writer's thread, the
+//! Long-running tasks: the listener, one task per connection and per session handed through, the audit writer's thread, the
 //! store's committer thread, and one that renews certificates and drops expired events.
 //!
 //! **Invariant:** handlers know no kinds. Everything about a kind is its entry in `registry`.
@@ -20,6 +20,7 @@
 //! its group is synced.
 
 mod admission;
+mod agents;
 mod api;
 mod audit;
 mod authority;
@@ -43,6 +44,7 @@ mod route;
 mod select;
 mod serve;
 mod server;
+mod sessions;
 mod status;
 mod watch;
 mod write;

@@ -29,6 +29,14 @@ impl Query {
             .map(|(_, v)| v.as_str())
     }
 
+    /// Every value of a parameter, the empty ones too.
+    pub(crate) fn all<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a str> {
+        self.0
+            .iter()
+            .filter(move |(k, _)| k == name)
+            .map(|(_, v)| v.as_str())
+    }
+
     pub(crate) fn flag(&self, name: &str) -> ApiResult<bool> {
         match self.get(name) {
             None => Ok(false),

@@ -2,6 +2,7 @@
 
 mod age;
 mod daemonsets;
+mod hooks;
 mod nodes;
 mod notifications;
 mod plain;
@@ -217,6 +218,7 @@ static KINDS: &[&Kind] = &[
     &pods::PODS,
     &plain::EVENTS,
     &plain::CONFIG_MAPS,
+    &plain::SECRETS,
     &daemonsets::DAEMON_SETS,
     &plain::LEASES,
     &roles::ROLES,
@@ -225,6 +227,9 @@ static KINDS: &[&Kind] = &[
     &roles::CLUSTER_ROLE_BINDINGS,
     &podnotifications::POD_NOTIFICATIONS,
     &notifications::NOTIFICATIONS,
+    &hooks::EXECUTION_HOOKS,
+    &hooks::HOOK_ACTIONS,
+    &hooks::POD_ACTIONS,
 ];
 
 /// The kinds this server serves, given its gates.

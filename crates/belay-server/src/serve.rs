@@ -114,7 +114,18 @@ async fn accept(
         .map_err(io::Error::other)?;
     let (stream, _) = listener.accept().await?;
     stream.set_nodelay(true)?;
+    keep_alive(&stream)?;
     Ok((stream, slot))
+}
+
+/// Has the kernel notice a peer that is gone without a word, however quiet the connection is.
+pub(crate) fn keep_alive(stream: &tokio::net::TcpStream) -> io::Result<()> {
+    use rustix::net::sockopt;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, PATIENCE)?;
+    sockopt::set_tcp_keepintvl(stream, Duration::from_secs(10))?;
+    sockopt::set_tcp_keepcnt(stream, 3)?;
+    Ok(())
 }
 
 async fn answer(

@@ -78,6 +78,16 @@ impl ApiError {
     }
 
     pub(crate) fn invalid(kind: &Kind, name: &str, errors: &[FieldError]) -> Self {
+        let mut error = Self::invalid_options(&kind.kind_with_group(), name, errors);
+        let causes = error.details.remove("causes").unwrap_or_default();
+        error = error.about(kind, name);
+        error.details.insert("kind".into(), kind.kind.into());
+        error.details.insert("causes".into(), causes);
+        error
+    }
+
+    /// Parameters of a request that cannot be meant.
+    pub(crate) fn invalid_options(kind: &str, name: &str, errors: &[FieldError]) -> Self {
         let list = match errors {
             [one] => one.to_string(),
             many => {
@@ -85,10 +95,10 @@ impl ApiError {
                 format!("[{}]", texts.join(", "))
             }
         };
-        let message = format!("{} {name:?} is invalid: {list}", kind.kind_with_group());
-        let mut error =
-            Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).about(kind, name);
-        error.details.insert("kind".into(), kind.kind.into());
+        let message = format!("{kind} {name:?} is invalid: {list}");
+        let mut error = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
+        error.details.insert("name".into(), name.into());
+        error.details.insert("kind".into(), kind.into());
         let causes: Vec<Value> = errors
             .iter()
             .map(|e| {
@@ -111,6 +121,11 @@ impl ApiError {
             "MethodNotAllowed",
             format!("{method} is not allowed on the requested resource"),
         )
+    }
+
+    /// Something that a stock server has and this one does not.
+    pub(crate) fn unserved(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message)
     }
 
     pub(crate) fn unsupported_media_type(message: impl Into<String>) -> Self {

@@ -611,8 +611,15 @@ fn copy_or_remove(next: &mut Value, current: &Value, field: &str) {
     }
 }
 
+/// Whether anything but metadata and status differs: not every kind has a spec.
 fn spec_changed(next: &Value, current: &Value) -> bool {
-    next.get("spec") != current.get("spec")
+    let differs = |one: &Value, other: &Value| {
+        let fields = one.as_object().into_iter().flatten();
+        fields
+            .filter(|(field, _)| !matches!(field.as_str(), "metadata" | "status"))
+            .any(|(field, value)| other.get(field) != Some(value))
+    };
+    differs(next, current) || differs(current, next)
 }
 
 fn event_about(kind: &Kind, object: &Value, remark: &Remark, now: Timestamp) -> Value {

@@ -69,7 +69,7 @@ fn begin() -> io::Result<Collector> {
     for stream in &streams {
         sys::set_nonblocking(stream.as_fd())?;
     }
-    let signals = sys::take_signals(Heard::Terminate)?;
+    let signals = sys::take_signals(&[Heard::Terminate])?;
     ready.write_all(b"1")?;
     Ok(Collector {
         streams: streams

@@ -26,6 +26,8 @@ struct Client {
     stream: UnixStream,
     incoming: Vec<u8>,
     asked_to_kill: bool,
+    /// It started the shim.
+    starter: bool,
 }
 
 /// The listening socket and everybody connected.
@@ -43,18 +45,24 @@ impl Control {
             listener,
             clients: Vec::new(),
         };
-        control.add(first);
+        control.add(first, true);
         Ok(control)
     }
 
-    fn add(&mut self, stream: UnixStream) {
+    fn add(&mut self, stream: UnixStream, starter: bool) {
         if self.clients.len() < MAX_CLIENTS && stream.set_nonblocking(true).is_ok() {
             self.clients.push(Client {
                 stream,
                 incoming: Vec::new(),
                 asked_to_kill: false,
+                starter,
             });
         }
+    }
+
+    /// Whether the one who started the shim is still connected.
+    pub(crate) fn has_starter(&self) -> bool {
+        self.clients.iter().any(|client| client.starter)
     }
 
     /// The descriptors to watch.
@@ -66,7 +74,7 @@ impl Control {
     /// Takes in whoever knocks.
     pub(crate) fn accept(&mut self) {
         while let Ok((stream, _)) = self.listener.accept() {
-            self.add(stream);
+            self.add(stream, false);
         }
     }
 

@@ -23,6 +23,10 @@ pub const START_ERROR: &str = "start-error";
 pub const EXIT: &str = "exit";
 /// The end of what an exec in another runtime's container wrote; see [`crate::collect`].
 pub const OUTPUT: &str = "output";
+/// A session's: pipes by name, through which the agent reaches its first process.
+pub const STDIN: &str = "stdin";
+pub const STDOUT: &str = "stdout";
+pub const STDERR: &str = "stderr";
 /// The shim's socket.
 pub const CONTROL: &str = "control";
 /// A container's: no exec begins any more.
@@ -138,6 +142,8 @@ pub enum StartFailure {
     WorkingDirectory,
     /// User or group cannot be taken on.
     User,
+    /// What it mounts cannot be mounted.
+    Mount,
     /// The container has ended meanwhile: nothing was tried.
     ContainerEnded,
     /// Anything else: no more processes, a log that cannot be opened, and the like.
@@ -145,11 +151,12 @@ pub enum StartFailure {
 }
 
 impl StartFailure {
-    const NAMES: [(StartFailure, &'static str); 6] = [
+    const NAMES: [(StartFailure, &'static str); 7] = [
         (StartFailure::NotFound, "CommandNotFound"),
         (StartFailure::NotExecutable, "CommandNotExecutable"),
         (StartFailure::WorkingDirectory, "BadWorkingDirectory"),
         (StartFailure::User, "BadUser"),
+        (StartFailure::Mount, "BadMount"),
         (StartFailure::ContainerEnded, "ContainerEnded"),
         (StartFailure::System, "SystemError"),
     ];

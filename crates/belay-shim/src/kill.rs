@@ -12,12 +12,18 @@ use crate::sys::{self, Pid};
 /// gone in milliseconds unless it hangs in the kernel, and then seconds do not help either.
 pub const PATIENCE: Duration = Duration::from_secs(3);
 
+/// Between two looks at lists of children. The dying need a moment, too.
+const SHORT_PAUSE: Duration = Duration::from_micros(50);
+const LONG_PAUSE: Duration = Duration::from_millis(20);
+
 /// Whom one look at all processes says to kill.
 #[derive(Debug, Default)]
 pub struct Prey {
     pub members: HashSet<Pid>,
     /// Groups in which everybody belongs.
     pub groups: HashSet<Pid>,
+    /// Those whose every descendant belongs, orphans among them included, by number and start time.
+    pub reapers: Vec<(Pid, u64)>,
     /// Nobody can have been overlooked: a look that finds no member is the last.
     pub complete: bool,
 }
@@ -33,15 +39,21 @@ pub fn kill_members(rule: &Membership, patience: Duration, reap: &mut dyn FnMut(
     // is certain.
     let complete = rule.descendants_of.is_some();
     let mut look = |all: &[Process]| {
-        let members = proc::members(all, rule, &mut proc::environment);
+        let (members, shims) = proc::find(all, rule, &mut proc::environment);
         let groups = if complete {
             whole_groups(all, &members, own_session)
         } else {
             HashSet::new()
         };
+        let reaper = |pid: Pid| rule.descendants_of == Some(pid) || shims.contains(&pid);
         Prey {
             members,
             groups,
+            reapers: all
+                .iter()
+                .filter(|process| reaper(process.pid))
+                .map(|process| (process.pid, process.start_time))
+                .collect(),
             complete,
         }
     };
@@ -55,7 +67,7 @@ pub fn kill_prey(
     patience: Duration,
     reap: &mut dyn FnMut(),
 ) -> Vec<String> {
-    let begin = Instant::now();
+    let end = Instant::now() + patience;
     let own_pid = Pid::try_from(std::process::id()).unwrap_or(0);
     let mut pause = Duration::from_micros(200);
     let mut seen = HashSet::new();
@@ -83,27 +95,82 @@ pub fn kill_prey(
         }
         reap();
         if living.is_empty() {
-            if prey.complete || clean {
+            // A chain of processes that start each other and end may have slipped through a look,
+            // but not out of the list of a reaper's children.
+            let childless = |(reaper, _): &(Pid, u64)| {
+                proc::children(*reaper).is_none_or(|children| children.is_empty())
+            };
+            if clean || (prey.complete && prey.reapers.iter().all(childless)) {
                 return Vec::new();
             }
             clean = true;
+            chase(&prey.reapers, end, reap);
             thread::sleep(Duration::from_millis(5));
             continue;
         }
         clean = false;
-        if begin.elapsed() >= patience {
+        if Instant::now() >= end {
             return living
                 .iter()
                 .map(|p| format!("{} ({})", p.pid, p.comm))
                 .collect();
         }
+        chase(&prey.reapers, end, reap);
         if fresh {
             // Somebody may be forking: look again before anything new can settle.
             pause = Duration::from_micros(200);
         }
         thread::sleep(pause);
-        pause = (pause * 2).min(Duration::from_millis(20));
+        pause = (pause * 2).min(LONG_PAUSE);
     }
+}
+
+/// Kills what is under the reapers, by the kernel's lists of children, until these show nobody
+/// alive or it is `end`.
+///
+/// A look at all processes takes milliseconds, and on a busy machine many of them. A chain of
+/// processes that start each other and end is faster than that; it is not faster than this.
+fn chase(reapers: &[(Pid, u64)], end: Instant, reap: &mut dyn FnMut()) {
+    let mut pause = SHORT_PAUSE;
+    let mut seen = HashSet::new();
+    while Instant::now() < end {
+        let mut living = false;
+        let mut fresh = false;
+        let mut parents: Vec<(Pid, u64)> = reapers.to_vec();
+        while let Some(parent) = parents.pop() {
+            for child in proc::children(parent.0).into_iter().flatten() {
+                let Some(child) = kill_child(child, parent) else {
+                    continue;
+                };
+                let identity = (child.pid, child.start_time);
+                living |= !child.is_dead();
+                fresh |= seen.insert(identity);
+                parents.push(identity);
+            }
+        }
+        reap();
+        if !living {
+            return;
+        }
+        if fresh {
+            pause = SHORT_PAUSE;
+        }
+        thread::sleep(pause);
+        pause = (pause * 2).min(LONG_PAUSE);
+    }
+}
+
+/// Kills a process if it is a child of exactly this parent, and tells what it was.
+fn kill_child(pid: Pid, parent: (Pid, u64)) -> Option<Process> {
+    let handle = sys::pidfd_open(pid).ok()?;
+    let child = Process::read(pid).filter(|child| child.parent == parent.0)?;
+    // The parent's number was not given to somebody else before the child was read.
+    Process::read(parent.0).filter(|now| now.start_time == parent.1)?;
+    if !child.is_dead() {
+        // A refusal shows as a survivor.
+        let _ = sys::pidfd_send_signal(handle.as_fd(), libc::SIGKILL);
+    }
+    Some(child)
 }
 
 /// Whole groups first: that is one step for the kernel. A descendant's session was made by the

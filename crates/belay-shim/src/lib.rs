@@ -1,4 +1,5 @@
-//! Supervises one container or one exec of the process runtime, and outlives whoever started it.
+//! Supervises one container, exec or session of the process runtime. Containers and execs outlive
+//! whoever started it; a session ends with it.
 //!
 //! ```text
 //!   agent ──spawns──> belay-shim ──fork, exec──> first process ──> ... (everything it starts)
@@ -25,7 +26,10 @@
 //!
 //! **Invariant:** the exec's deadline is kept here, in boot time; it holds with the agent dead.
 //!
-//! **Invariant:** no exec begins once its container's `ending` mark is set (see [`gate`]).
+//! **Invariant:** a session that still runs when the agent lets go of it, or dies, is killed with
+//! all it started. Its directory goes with its shim.
+//!
+//! **Invariant:** no exec and no session begins once its container's `ending` mark is set (see [`gate`]).
 
 pub mod clock;
 pub mod collect;
@@ -34,10 +38,14 @@ pub mod gate;
 pub mod instance;
 pub mod kill;
 mod log;
+pub mod mounts;
 mod output;
+mod pause;
 mod phase;
 pub mod proc;
 pub mod record;
+pub mod rotation;
+mod session;
 mod spawn;
 pub mod spec;
 mod supervise;

@@ -2,12 +2,13 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::clock::Wall;
 use crate::log::Splitter;
+use crate::rotation;
 use crate::sys;
 use crate::tail::Tail;
 
@@ -33,14 +34,37 @@ struct Stream {
 #[derive(Debug)]
 pub(crate) struct Output {
     streams: Vec<Stream>,
-    log: Option<File>,
+    log: Option<Log>,
 }
 
-/// The writing ends: for the workload alone, and dropped once it has them.
+/// The file that a container's lines are appended to, and its place.
+#[derive(Debug)]
+struct Log {
+    file: File,
+    path: PathBuf,
+    written: u64,
+}
+
+/// The workload's ends: for it alone, and dropped once it has them.
 #[derive(Debug)]
 pub(crate) struct Ends {
-    pub(crate) stdout: PipeWriter,
-    pub(crate) stderr: PipeWriter,
+    /// `None` when there is nothing to read.
+    pub(crate) stdin: Option<File>,
+    pub(crate) stdout: File,
+    pub(crate) stderr: File,
+    /// All three are one terminal.
+    pub(crate) terminal: bool,
+}
+
+impl Ends {
+    fn of_pipes(stdout: PipeWriter, stderr: PipeWriter) -> Self {
+        Ends {
+            stdin: None,
+            stdout: File::from(OwnedFd::from(stdout)),
+            stderr: File::from(OwnedFd::from(stderr)),
+            terminal: false,
+        }
+    }
 }
 
 impl Output {
@@ -53,17 +77,21 @@ impl Output {
                 streams: vec![stream],
                 log: None,
             },
-            Ends { stdout, stderr },
+            Ends::of_pipes(stdout, stderr),
         ))
+    }
+
+    /// Somebody else reads it.
+    pub(crate) fn elsewhere() -> Self {
+        Output {
+            streams: Vec::new(),
+            log: None,
+        }
     }
 
     /// Lines of both streams are appended to a log file.
     pub(crate) fn log(path: &Path) -> io::Result<(Self, Ends)> {
-        let log = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .mode(0o640)
-            .open(path)?;
+        let log = Log::open(path)?;
         let (out, stdout) = Stream::new(Sink::Log(Splitter::new("stdout")))?;
         let (err, stderr) = Stream::new(Sink::Log(Splitter::new("stderr")))?;
         Ok((
@@ -71,7 +99,7 @@ impl Output {
                 streams: vec![out, err],
                 log: Some(log),
             },
-            Ends { stdout, stderr },
+            Ends::of_pipes(stdout, stderr),
         ))
     }
 
@@ -162,8 +190,45 @@ impl Output {
 
     fn append(&mut self, lines: &[u8]) {
         if let Some(log) = &mut self.log {
-            // A full disk loses lines; it must not stop the workload that writes them.
-            let _ = log.write_all(lines);
+            log.append(lines);
+        }
+    }
+}
+
+impl Log {
+    fn open(path: &Path) -> io::Result<Self> {
+        let file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .mode(0o640)
+            .open(path)?;
+        Ok(Log {
+            written: file.metadata()?.len(),
+            file,
+            path: path.to_owned(),
+        })
+    }
+
+    fn append(&mut self, lines: &[u8]) {
+        // A full disk loses lines; it must not stop the workload that writes them.
+        let _ = self.file.write_all(lines);
+        self.written = self.written.saturating_add(lines.len() as u64);
+        if self.written >= rotation::LIMIT {
+            self.rotate();
+        }
+    }
+
+    /// Goes on in a new file. Where that cannot be made, in the old one, until that is as long again.
+    fn rotate(&mut self) {
+        self.written = 0;
+        match rotation::rotate(&self.path) {
+            Ok(()) => {}
+            // It was renamed the last time, and no new one could be made.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(_) => return,
+        }
+        if let Ok(next) = Log::open(&self.path) {
+            *self = next;
         }
     }
 }
@@ -215,5 +280,36 @@ mod tests {
             lines,
             ["stdout F good", "stderr F bad", "stdout F unfinished"]
         );
+    }
+
+    #[test]
+    fn a_log_that_has_grown_too_long_goes_on_in_another_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("0.log");
+        let mut log = Log::open(&path).unwrap();
+        let line = [b"x".repeat(1 << 20), b"\n".to_vec()].concat();
+        let mut total = 0;
+        while rotation::rotated(&path).unwrap().len() < 2 {
+            log.append(&line);
+            total += line.len() as u64;
+        }
+        log.append(b"last\n");
+        let length = |path: &Path| std::fs::metadata(path).unwrap().len();
+        let old: Vec<u64> = rotation::rotated(&path)
+            .unwrap()
+            .iter()
+            .map(|(_, file)| length(file))
+            .collect();
+        assert!(
+            old.iter()
+                .all(|length| *length < rotation::LIMIT + (2 << 20))
+        );
+        assert_eq!(old.iter().sum::<u64>(), total, "nothing is lost");
+        assert_eq!(std::fs::read(&path).unwrap(), b"last\n");
+        // A shim whose file somebody renamed makes it anew when it is its turn.
+        std::fs::rename(&path, dir.path().join("elsewhere")).unwrap();
+        log.rotate();
+        log.append(b"anew\n");
+        assert_eq!(std::fs::read(&path).unwrap(), b"anew\n");
     }
 }

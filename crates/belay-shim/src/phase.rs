@@ -5,9 +5,10 @@
 //!                  └─ asked to kill: kills, and waits for the end of the first process
 //!
 //!   exec        Running ──ended, deadline, asked to kill──> Lingering ──nothing left──> Done
+//!   session     Running ──ended, asked to kill, agent gone─> Lingering ──nothing left──> Done
 //! ```
 //!
-//! An exec lingers while anything it started lives: its output must not break under a daemon it
+//! An exec or a session lingers while anything it started lives: its output must not break under a daemon it
 //! left behind, and as long as the shim is there the daemon can be found when the container ends.
 
 use crate::instance::Ending;
@@ -18,6 +19,7 @@ use crate::sys::WaitStatus;
 pub(crate) enum Role {
     Container,
     Exec,
+    Session,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +37,8 @@ pub(crate) enum Event {
     FirstEnded(WaitStatus),
     DeadlinePassed,
     KillAsked,
+    /// The agent that started the shim has let go of it, or has died.
+    AgentGone,
     /// No descendant is left.
     AllGone,
 }
@@ -64,30 +68,38 @@ pub(crate) fn step(role: Role, phase: Phase, event: Event) -> (Phase, Vec<Effect
         (Role::Container, Phase::Running, Event::KillAsked) => {
             (Phase::Running, vec![KillAll, AnswerKill])
         }
-        (Role::Container, Phase::Running, Event::DeadlinePassed | Event::AllGone) => {
-            (Phase::Running, vec![])
-        }
+        (
+            Role::Container,
+            Phase::Running,
+            Event::DeadlinePassed | Event::AgentGone | Event::AllGone,
+        ) => (Phase::Running, vec![]),
         (Role::Container, Phase::Lingering, _) => (Phase::Done, vec![]),
 
-        (Role::Exec, Phase::Running, Event::FirstEnded(status)) => {
+        (Role::Exec | Role::Session, Phase::Running, Event::FirstEnded(status)) => {
             (Phase::Lingering, vec![Finish(status.into())])
         }
         (Role::Exec, Phase::Running, Event::DeadlinePassed) => {
             (Phase::Lingering, vec![KillAll, Finish(Ending::TimedOut)])
         }
-        (Role::Exec, Phase::Running, Event::KillAsked) => {
+        (Role::Exec | Role::Session, Phase::Running, Event::KillAsked)
+        | (Role::Session, Phase::Running, Event::AgentGone) => {
             (Phase::Lingering, vec![KillAll, Finish(Ending::Cancelled)])
         }
-        (Role::Exec, Phase::Running, Event::AllGone) => (Phase::Running, vec![]),
-        (Role::Exec, Phase::Lingering, Event::KillAsked) => {
+        (Role::Exec, Phase::Running, Event::AgentGone | Event::AllGone)
+        | (Role::Session, Phase::Running, Event::DeadlinePassed | Event::AllGone) => {
+            (Phase::Running, vec![])
+        }
+        (Role::Exec | Role::Session, Phase::Lingering, Event::KillAsked) => {
             (Phase::Lingering, vec![KillAll, AnswerKill])
         }
-        (Role::Exec, Phase::Lingering, Event::AllGone) => (Phase::Done, vec![]),
-        (Role::Exec, Phase::Lingering, Event::FirstEnded(_) | Event::DeadlinePassed) => {
-            (Phase::Lingering, vec![])
-        }
+        (Role::Exec | Role::Session, Phase::Lingering, Event::AllGone) => (Phase::Done, vec![]),
+        (
+            Role::Exec | Role::Session,
+            Phase::Lingering,
+            Event::FirstEnded(_) | Event::DeadlinePassed | Event::AgentGone,
+        ) => (Phase::Lingering, vec![]),
 
-        (Role::Container | Role::Exec, Phase::Done, _) => (Phase::Done, vec![]),
+        (Role::Container | Role::Exec | Role::Session, Phase::Done, _) => (Phase::Done, vec![]),
     }
 }
 
@@ -101,6 +113,7 @@ mod tests {
             Just(Event::FirstEnded(WaitStatus::Exited(0))),
             Just(Event::DeadlinePassed),
             Just(Event::KillAsked),
+            Just(Event::AgentGone),
             Just(Event::AllGone),
         ]
     }
@@ -150,13 +163,33 @@ mod tests {
         assert_eq!(effects, [Effect::KillAll, Effect::Finish(Ending::TimedOut)]);
     }
 
+    #[test]
+    fn a_session_dies_with_its_agent_and_an_exec_does_not() {
+        let (_, effects) = run(Role::Session, &[Event::AgentGone, Event::AgentGone]);
+        assert_eq!(
+            effects,
+            [Effect::KillAll, Effect::Finish(Ending::Cancelled)]
+        );
+        assert_eq!(run(Role::Exec, &[Event::AgentGone]).1, []);
+        assert_eq!(run(Role::Container, &[Event::AgentGone]).1, []);
+    }
+
+    #[test]
+    fn what_a_session_left_behind_when_it_ended_outlives_the_agent() {
+        let end = Event::FirstEnded(WaitStatus::Exited(0));
+        let (phase, effects) = run(Role::Session, &[end, Event::AgentGone]);
+        assert_eq!(
+            (phase, effects),
+            (Phase::Lingering, vec![Effect::Finish(Ending::Exited(0))])
+        );
+    }
+
     proptest! {
         #[test]
         fn an_end_is_recorded_at_most_once_and_never_before_a_cause(
             events in proptest::collection::vec(event(), 0..12),
-            container in any::<bool>(),
+            role in prop_oneof![Just(Role::Container), Just(Role::Exec), Just(Role::Session)],
         ) {
-            let role = if container { Role::Container } else { Role::Exec };
             let (phase, effects) = run(role, &events);
             let ends = effects.iter().filter(|effect| matches!(effect, Effect::Finish(_))).count();
             prop_assert_eq!(ends, usize::from(phase != Phase::Running));

@@ -120,12 +120,37 @@ pub struct Membership {
     pub not_before: u64,
 }
 
+/// The numbers of a process's children, as the kernel lists them. `None` if the process is gone, or
+/// if this kernel keeps no such lists.
+///
+/// The list may leave out some while others of it end, never all: an empty one is true.
+pub fn children(pid: Pid) -> Option<Vec<Pid>> {
+    let mut children = Vec::new();
+    for thread in fs::read_dir(format!("/proc/{pid}/task")).ok()? {
+        let list = fs::read_to_string(thread.ok()?.path().join("children")).ok()?;
+        children.extend(
+            list.split_ascii_whitespace()
+                .filter_map(|pid| pid.parse::<Pid>().ok()),
+        );
+    }
+    Some(children)
+}
+
 /// The members among all processes. `environment` is asked only where it matters.
 pub fn members(
     all: &[Process],
     rule: &Membership,
     environment: &mut dyn FnMut(Pid) -> Vec<u8>,
 ) -> HashSet<Pid> {
+    find(all, rule, environment).0
+}
+
+/// The members, and the shims of the container's execs.
+pub(crate) fn find(
+    all: &[Process],
+    rule: &Membership,
+    environment: &mut dyn FnMut(Pid) -> Vec<u8>,
+) -> (HashSet<Pid>, HashSet<Pid>) {
     let mut children: HashMap<Pid, Vec<Pid>> = HashMap::new();
     for process in all {
         children
@@ -167,7 +192,7 @@ pub fn members(
     if let Some(root) = rule.descendants_of {
         members.remove(&root);
     }
-    members
+    (members, shims)
 }
 
 fn descend(root: Pid, children: &HashMap<Pid, Vec<Pid>>, members: &mut HashSet<Pid>) {
@@ -224,6 +249,27 @@ mod tests {
         assert_eq!(process.pid, pid);
         assert!(!process.is_dead());
         assert!(snapshot().unwrap().iter().any(|process| process.pid == pid));
+    }
+
+    #[test]
+    fn the_children_of_a_process_are_listed_whichever_of_its_threads_started_them() {
+        let own = Pid::try_from(std::process::id()).unwrap();
+        let start = || {
+            std::process::Command::new("sleep")
+                .arg("1000")
+                .spawn()
+                .unwrap()
+        };
+        let mut sleeps = [start(), std::thread::spawn(start).join().unwrap()];
+        let listed = children(own).unwrap();
+        for sleep in &mut sleeps {
+            let pid = Pid::try_from(sleep.id()).unwrap();
+            assert!(listed.contains(&pid), "{pid} is not in {listed:?}");
+            assert_eq!(children(pid), Some(Vec::new()));
+            sleep.kill().unwrap();
+            sleep.wait().unwrap();
+            assert_eq!(children(pid), None);
+        }
     }
 
     #[test]

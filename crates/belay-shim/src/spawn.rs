@@ -1,13 +1,16 @@
 //! Making the first process: everything between fork and exec, and what can go wrong there.
 
 use std::ffi::{CString, OsStr, OsString};
+use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
-use std::os::fd::BorrowedFd;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::clock::Wall;
 use crate::instance::{StartError, StartFailure};
+use crate::mounts::{self, Failed};
+use crate::output::Ends;
 use crate::spec::Spec;
 use crate::sys::{self, Fork, Pid};
 
@@ -17,11 +20,18 @@ const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 /// The step of the child that failed; one byte on the wire between child and shim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
-    Prepare = 1,
-    User = 2,
-    WorkingDirectory = 3,
-    Exec = 4,
+    Prepare,
+    User,
+    WorkingDirectory,
+    Exec,
+    /// A mount namespace of its own, or its container's.
+    Namespace,
+    /// This one of the mounts.
+    Mount(u8),
 }
+
+/// From here on a byte is a mount.
+const MOUNTS: u8 = 16;
 
 impl Step {
     fn from_byte(byte: u8) -> Self {
@@ -29,18 +39,28 @@ impl Step {
             2 => Step::User,
             3 => Step::WorkingDirectory,
             4 => Step::Exec,
+            5 => Step::Namespace,
+            MOUNTS.. => Step::Mount(byte - MOUNTS),
             _ => Step::Prepare,
+        }
+    }
+
+    fn to_byte(self) -> u8 {
+        match self {
+            Step::Prepare => 1,
+            Step::User => 2,
+            Step::WorkingDirectory => 3,
+            Step::Exec => 4,
+            Step::Namespace => 5,
+            Step::Mount(index) => MOUNTS.saturating_add(index),
         }
     }
 }
 
-/// Starts the first process with its standard output and error on `stdout` and `stderr`. Returns
-/// when it has been exec'ed.
-pub(crate) fn start(
-    spec: &Spec,
-    stdout: BorrowedFd<'_>,
-    stderr: BorrowedFd<'_>,
-) -> Result<Pid, StartError> {
+/// Starts the first process on its ends of the streams. Returns when it has been exec'ed.
+///
+/// `joined` are the mounts that it is to see instead of the host's.
+pub(crate) fn start(spec: &Spec, ends: &Ends, joined: Option<&File>) -> Result<Pid, StartError> {
     let system = |error: io::Error| {
         failed(
             StartFailure::System,
@@ -52,7 +72,7 @@ pub(crate) fn start(
     let shim = std::process::id();
     match sys::fork().map_err(system)? {
         Fork::Child => {
-            let (step, error) = become_workload(spec, &image, shim, stdout, stderr);
+            let (step, error) = become_workload(spec, &image, shim, ends, joined);
             tell(&mut reporter, step, &error);
             sys::exit_now(127);
         }
@@ -114,23 +134,45 @@ fn become_workload(
     spec: &Spec,
     image: &Image,
     shim: u32,
-    stdout: BorrowedFd<'_>,
-    stderr: BorrowedFd<'_>,
+    ends: &Ends,
+    joined: Option<&File>,
 ) -> (Step, io::Error) {
     let prepare = || -> io::Result<()> {
         sys::setsid()?;
-        sys::duplicate_onto(stdout, 1)?;
-        sys::duplicate_onto(stderr, 2)?;
+        if ends.terminal {
+            sys::control_terminal(ends.stdout.as_fd())?;
+        }
+        if let Some(stdin) = &ends.stdin {
+            sys::duplicate_onto(stdin.as_fd(), 0)?;
+        }
+        sys::duplicate_onto(ends.stdout.as_fd(), 1)?;
+        sys::duplicate_onto(ends.stderr.as_fd(), 2)?;
         sys::set_umask(0o022);
         Ok(())
     };
     if let Err(error) = prepare() {
         return (Step::Prepare, error);
     }
-    if (spec.user.is_some() || spec.group.is_some())
-        && let Err(error) = sys::become_user(spec.user, spec.group)
+    let mounted = match joined {
+        Some(mounts) => mounts::join(mounts).map_err(Failed::Leave),
+        None => mounts::make(&spec.mounts),
+    };
+    match mounted {
+        Ok(()) => {}
+        Err(Failed::Leave(error)) => return (Step::Namespace, error),
+        Err(Failed::At(index, error)) => {
+            return (Step::Mount(u8::try_from(index).unwrap_or(u8::MAX)), error);
+        }
+    }
+    if (spec.user.is_some() || spec.group.is_some() || !spec.groups.is_empty())
+        && let Err(error) = sys::become_user(spec.user, spec.group, &spec.groups)
     {
         return (Step::User, error);
+    }
+    if spec.no_new_privileges
+        && let Err(error) = sys::keep_from_new_privileges()
+    {
+        return (Step::Prepare, error);
     }
     // After the change of user, which would undo it; then a look whether it came too late.
     if let Err(error) = sys::die_with_parent() {
@@ -158,7 +200,7 @@ fn become_workload(
 }
 
 fn tell(reporter: &mut PipeWriter, step: Step, error: &io::Error) {
-    let mut message = vec![step as u8];
+    let mut message = vec![step.to_byte()];
     message.extend_from_slice(&error.raw_os_error().unwrap_or(0).to_le_bytes());
     // Without it the shim sees a first process that ended with 127 at once.
     let _ = reporter.write_all(&message);
@@ -191,6 +233,23 @@ fn explain(spec: &Spec, step: Step, error: &io::Error) -> StartError {
                 id(spec.group)
             ),
         ),
+        Step::Namespace => failed(
+            StartFailure::Mount,
+            format!("cannot have mounts of its own: {error}"),
+        ),
+        Step::Mount(index) => {
+            let none = Path::new("");
+            let mount = spec.mounts.get(usize::from(index));
+            let (source, target) = mount.map_or((none, none), |m| (&*m.source, &*m.target));
+            failed(
+                StartFailure::Mount,
+                format!(
+                    "cannot mount {} on {}: {error}",
+                    source.display(),
+                    target.display()
+                ),
+            )
+        }
         Step::WorkingDirectory => {
             let dir = spec.working_dir.as_deref().unwrap_or(Path::new("/"));
             failed(
@@ -257,6 +316,23 @@ mod tests {
     }
 
     #[test]
+    fn steps_survive_the_way_to_the_shim() {
+        use Step::{Exec, Mount, Namespace, Prepare, User, WorkingDirectory};
+        let steps = [
+            Prepare,
+            User,
+            WorkingDirectory,
+            Exec,
+            Namespace,
+            Mount(0),
+            Mount(99),
+        ];
+        for step in steps {
+            assert_eq!(Step::from_byte(step.to_byte()), step);
+        }
+    }
+
+    #[test]
     fn the_workloads_own_path_is_used() {
         let spec = Spec {
             kind: crate::spec::Kind::Container { log: "/l".into() },
@@ -267,6 +343,10 @@ mod tests {
             working_dir: None,
             user: None,
             group: None,
+            groups: Vec::new(),
+            no_new_privileges: false,
+            mounts: Vec::new(),
+            joins_mounts: false,
         };
         assert_eq!(search_path(&spec), "/yes");
         let error = io::Error::from_raw_os_error(libc::ENOENT);

@@ -5,6 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::mounts::{self, Mount};
 use crate::record::{Record, RecordError};
 
 /// What an instance is.
@@ -14,6 +15,14 @@ pub enum Kind {
     Container { log: PathBuf },
     /// The end of the output is kept; the first process alone decides.
     Exec { attempt: String, timeout: Duration },
+    /// Somebody sits at the other end of its pipes or its terminal; it does not outlive the agent.
+    Session {
+        session: String,
+        /// The terminal's path. Without one its streams are the pipes in its directory.
+        terminal: Option<PathBuf>,
+        /// Whether there is anything to read; a terminal can always be read.
+        stdin: bool,
+    },
 }
 
 /// One instance, complete: a shim reads nothing else.
@@ -31,6 +40,13 @@ pub struct Spec {
     pub working_dir: Option<PathBuf>,
     pub user: Option<u32>,
     pub group: Option<u32>,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+    pub no_new_privileges: bool,
+    /// Of a container; with any it has a mount namespace.
+    pub mounts: Vec<Mount>,
+    /// Whether it is to see the mounts of its container.
+    pub joins_mounts: bool,
 }
 
 impl Spec {
@@ -48,6 +64,20 @@ impl Spec {
                 .with("of", "exec")
                 .with("attempt", attempt)
                 .with("timeout-nanos", timeout.as_nanos().to_string()),
+            Kind::Session {
+                session,
+                terminal,
+                stdin,
+            } => {
+                let record = record
+                    .with("of", "session")
+                    .with("session", session)
+                    .with_number("stdin", i64::from(*stdin));
+                match terminal {
+                    Some(path) => record.with("terminal", path.as_os_str().as_bytes()),
+                    None => record,
+                }
+            }
         };
         for arg in &self.args {
             record = record.with("arg", arg.as_bytes());
@@ -64,7 +94,16 @@ impl Spec {
         if let Some(group) = self.group {
             record = record.with_number("group", group);
         }
-        record
+        for group in &self.groups {
+            record = record.with("groups", group.to_string());
+        }
+        if self.no_new_privileges {
+            record = record.with_number("no-new-privileges", 1);
+        }
+        if self.joins_mounts {
+            record = record.with_number("joins-mounts", 1);
+        }
+        mounts::write(&self.mounts, record)
     }
 
     pub fn from_record(record: &Record) -> Result<Self, RecordError> {
@@ -91,6 +130,11 @@ impl Spec {
                         + Duration::from_nanos((nanos % 1_000_000_000) as u64),
                 }
             }
+            "session" => Kind::Session {
+                session: record.text("session")?.to_owned(),
+                terminal: record.bytes("terminal").map(|path| os(path).into()),
+                stdin: record.number::<u8>("stdin")? != 0,
+            },
             _ => return Err(missing("of")),
         };
         let args: Vec<OsString> = record.all("arg").map(os).collect();
@@ -106,6 +150,14 @@ impl Spec {
             working_dir: record.bytes("working-dir").map(|dir| os(dir).into()),
             user: record.optional_number("user")?,
             group: record.optional_number("group")?,
+            groups: record
+                .all("groups")
+                .map(|group| std::str::from_utf8(group).ok()?.parse().ok())
+                .collect::<Option<_>>()
+                .ok_or_else(|| missing("groups"))?,
+            no_new_privileges: record.optional_number("no-new-privileges")? == Some(1),
+            mounts: mounts::read(record)?,
+            joins_mounts: record.optional_number("joins-mounts")? == Some(1),
         })
     }
 }
@@ -128,6 +180,16 @@ mod tests {
                     timeout: Duration::new(seconds, nanos)
                 }
             ),
+            (
+                "[a-z0-9.-]{1,20}",
+                proptest::option::of(os()),
+                any::<bool>()
+            )
+                .prop_map(|(session, terminal, stdin)| Kind::Session {
+                    session,
+                    terminal: terminal.map(PathBuf::from),
+                    stdin,
+                }),
         ]
     }
 
@@ -139,10 +201,17 @@ mod tests {
             env in proptest::collection::vec(os(), 0..5),
             working_dir in proptest::option::of(os()),
             ids in (proptest::option::of(any::<u32>()), proptest::option::of(any::<u32>())),
+            groups in proptest::collection::vec(any::<u32>(), 0..3),
+            mounts in proptest::collection::vec((os(), os(), any::<bool>(), any::<bool>()), 0..3),
+            flags in (any::<bool>(), any::<bool>()),
         ) {
+            let mounts = mounts.into_iter().map(|(source, target, read_only, follows_host)| Mount {
+                source: source.into(), target: target.into(), read_only, follows_host,
+            });
             let spec = Spec {
                 kind, container: "c".to_owned(), boot_id: "b".to_owned(), args, env,
                 working_dir: working_dir.map(PathBuf::from), user: ids.0, group: ids.1,
+                groups, no_new_privileges: flags.0, mounts: mounts.collect(), joins_mounts: flags.1,
             };
             let bytes = spec.to_record().encode().unwrap();
             prop_assert_eq!(Spec::from_record(&Record::parse(&bytes).unwrap()), Ok(spec));
@@ -152,8 +221,11 @@ mod tests {
         fn rubbish_is_an_error_and_never_a_panic(
             fields in proptest::collection::vec(
                 (prop_oneof![Just("of"), Just("timeout-nanos"), Just("arg"), Just("user"),
-                    Just("container"), Just("boot"), Just("attempt"), Just("log")],
+                    Just("container"), Just("boot"), Just("attempt"), Just("log"),
+                    Just("session"), Just("stdin"), Just("groups"), Just("mount-source"),
+                    Just("mount-target"), Just("mount-flags")],
                  prop_oneof![Just("exec".to_owned()), Just("container".to_owned()),
+                    Just("session".to_owned()),
                     "[0-9]{1,45}", ".{0,8}"]), 0..12),
         ) {
             let mut record = Record::new("spec");

@@ -15,10 +15,13 @@ use crate::control::{self, Control};
 use crate::gate;
 use crate::instance::{self, Durable, Ending, Exit, StartError, StartFailure, Started};
 use crate::kill;
-use crate::output::{Ends, Output};
+use crate::mounts;
+use crate::output::Output;
+use crate::pause;
 use crate::phase::{self, Effect, Event, Phase, Role};
 use crate::proc::{self, Membership, Process};
 use crate::record::{Record, VERSION};
+use crate::session;
 use crate::spawn::{self, failed};
 use crate::spec::{Kind, Spec};
 use crate::sys::{self, Fork, Heard, Pid, Reaped, Watched};
@@ -38,10 +41,13 @@ pub fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
     let mode = arguments.next().unwrap_or_default();
     let mode = mode.to_string_lossy();
+    if mode == "pause" {
+        return pause::main();
+    }
     if let ("output", Some(dir)) = (&*mode, arguments.next()) {
         return collect::main(Path::new(&dir));
     }
-    if !matches!(&*mode, "container" | "exec") {
+    if !matches!(&*mode, "container" | "exec" | "session") {
         println!("{VERSION}: supervises a container for belay, which starts it by itself");
         return if mode == "--version" {
             ExitCode::SUCCESS
@@ -49,14 +55,14 @@ pub fn main() -> ExitCode {
             ExitCode::from(2)
         };
     }
-    match take_over() {
+    match take_over(mode == "session") {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }
 }
 
 /// Leaves the agent's family, and goes on in a process of its own.
-fn take_over() -> io::Result<()> {
+fn take_over(session: bool) -> io::Result<()> {
     sys::close_inherited();
     let lock = sys::adopt(0)?;
     let link = UnixStream::from(sys::adopt(1)?);
@@ -69,9 +75,13 @@ fn take_over() -> io::Result<()> {
         sys::duplicate_onto(null.as_fd(), standard)?;
     }
     drop(null);
-    let signals = sys::take_signals(Heard::ChildEnded)?;
+    let signals = sys::take_signals(&[Heard::ChildEnded])?;
     sys::become_subreaper()?;
     run(link, signals);
+    if session && let Ok(here) = std::env::current_dir() {
+        // Nobody asks later what became of a session. What is left goes with the container.
+        let _ = std::fs::remove_dir_all(here);
+    }
     // Held to the very end.
     drop(lock);
     Ok(())
@@ -140,10 +150,17 @@ fn begin() -> Result<Begun, StartError> {
         Kind::Container { log } => Output::log(log)
             .map_err(|e| failed(StartFailure::System, format!("log {}: {e}", log.display())))?,
         Kind::Exec { .. } => Output::tail().map_err(system("cannot make a pipe"))?,
+        Kind::Session {
+            terminal, stdin, ..
+        } => {
+            let ends = session::open(here, &spec, terminal.as_deref(), *stdin)
+                .map_err(system("cannot open the session's streams"))?;
+            (Output::elsewhere(), ends)
+        }
     };
     let pass = match &spec.kind {
         Kind::Container { .. } => None,
-        Kind::Exec { .. } => match gate::enter(Path::new(CONTAINER)) {
+        Kind::Exec { .. } | Kind::Session { .. } => match gate::enter(Path::new(CONTAINER)) {
             Ok(Some(pass)) => Some(pass),
             Ok(None) => {
                 return Err(failed(
@@ -154,13 +171,25 @@ fn begin() -> Result<Begun, StartError> {
             Err(error) => return Err(system("cannot enter the container")(error)),
         },
     };
+    let joined = match spec.joins_mounts {
+        false => None,
+        true => match mounts::of_container(Path::new(CONTAINER)) {
+            Ok(Some(mounts)) => Some(mounts),
+            Ok(None) => {
+                return Err(failed(
+                    StartFailure::ContainerEnded,
+                    "the container has ended".to_owned(),
+                ));
+            }
+            Err(error) => return Err(system("cannot find the container's mounts")(error)),
+        },
+    };
     instance::write(here, instance::STARTING, b"", Durable::No)
         .map_err(system("cannot mark the start"))?;
-    let Ends { stdout, stderr } = ends;
-    let pid = spawn::start(&spec, stdout.as_fd(), stderr.as_fd())?;
-    drop((stdout, stderr, pass));
+    let pid = spawn::start(&spec, &ends, joined.as_ref())?;
+    drop((ends, pass, joined));
     let deadline = match &spec.kind {
-        Kind::Container { .. } => None,
+        Kind::Container { .. } | Kind::Session { .. } => None,
         Kind::Exec { timeout, .. } => Some(Boot::now().after(*timeout)),
     };
     let record = || -> io::Result<(Started, Option<OwnedFd>)> {
@@ -210,7 +239,7 @@ fn read_spec(dir: &Path) -> io::Result<Spec> {
 fn durable(kind: &Kind) -> Durable {
     match kind {
         Kind::Container { .. } => Durable::Yes,
-        Kind::Exec { .. } => Durable::No,
+        Kind::Exec { .. } | Kind::Session { .. } => Durable::No,
     }
 }
 
@@ -224,7 +253,10 @@ fn membership(spec: &Spec, not_before: u64) -> Membership {
             execs_of: Some(spec.container.clone()),
             not_before,
         },
-        Kind::Exec { attempt, .. } => Membership {
+        Kind::Exec { attempt, .. }
+        | Kind::Session {
+            session: attempt, ..
+        } => Membership {
             descendants_of,
             marks: vec![
                 (proc::CONTAINER_MARK, spec.container.clone()),
@@ -266,6 +298,7 @@ impl Supervisor {
         let role = match spec.kind {
             Kind::Container { .. } => Role::Container,
             Kind::Exec { .. } => Role::Exec,
+            Kind::Session { .. } => Role::Session,
         };
         let members = membership(&spec, started.start_time);
         Supervisor {
@@ -305,6 +338,9 @@ impl Supervisor {
             self.control.accept();
             if self.control.read(self.end.as_ref()) {
                 self.events.push_back(Event::KillAsked);
+            }
+            if !self.control.has_starter() {
+                self.events.push_back(Event::AgentGone);
             }
             while let Some(event) = self.events.pop_front() {
                 let (phase, effects) = phase::step(self.role, self.phase, event);
@@ -394,9 +430,12 @@ impl Supervisor {
         self.control.tell_all(&end);
     }
 
-    /// Writes the end down. A full disk is tried again until there is room or the agent, which
+    /// Writes the end down, except that of a session, which nobody asks for later. A full disk is tried again until there is room or the agent, which
     /// was told in any case, has removed the directory.
     fn save(&mut self) {
+        if self.role == Role::Session {
+            return;
+        }
         let Some(bytes) = self.end.as_ref().and_then(|end| end.encode().ok()) else {
             return;
         };

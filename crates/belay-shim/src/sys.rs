@@ -3,6 +3,8 @@
 //! This is the only module with unsafe code. [`fork`] is safe to offer because the one program
 //! that calls it has a single thread.
 
+pub(crate) mod mount;
+
 use std::ffi::{CString, c_int};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -130,14 +132,20 @@ pub(crate) fn die_with_parent() -> io::Result<()> {
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) }).map(drop)
 }
 
-/// Drops privileges for good: no supplementary groups, then the group, then the user.
-pub(crate) fn become_user(user: Option<u32>, group: Option<u32>) -> io::Result<()> {
-    // SAFETY: plain calls; an empty list of groups needs no pointer.
+/// Nothing that this process executes can give it more rights than it has.
+pub(crate) fn keep_from_new_privileges() -> io::Result<()> {
+    // SAFETY: plain call.
+    check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }).map(drop)
+}
+
+/// Drops privileges for good: these supplementary groups alone, then the group, then the user.
+pub(crate) fn become_user(user: Option<u32>, group: Option<u32>, groups: &[u32]) -> io::Result<()> {
+    // SAFETY: plain calls; the pointer and the length describe `groups`.
     unsafe {
         // Without the privilege the groups stay as they are: the process has no more of them than
-        // its starter, and changing to its own IDs is still allowed.
-        if libc::geteuid() == 0 {
-            check(libc::setgroups(0, ptr::null()))?;
+        // its starter, and changing to its own IDs is still allowed. Asked for groups, it fails.
+        if libc::geteuid() == 0 || !groups.is_empty() {
+            check(libc::setgroups(groups.len(), groups.as_ptr()))?;
         }
         if let Some(group) = group {
             check(libc::setresgid(group, group, group))?;
@@ -201,29 +209,38 @@ pub(crate) fn close_inherited() {
 }
 
 pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
+    change_flags(fd, |flags| flags | libc::O_NONBLOCK)
+}
+
+pub(crate) fn set_blocking(fd: BorrowedFd<'_>) -> io::Result<()> {
+    change_flags(fd, |flags| flags & !libc::O_NONBLOCK)
+}
+
+fn change_flags(fd: BorrowedFd<'_>, change: fn(c_int) -> c_int) -> io::Result<()> {
     // SAFETY: plain calls on an open descriptor.
     unsafe {
         let flags = check(libc::fcntl(fd.as_raw_fd(), libc::F_GETFL))?;
-        check(libc::fcntl(
-            fd.as_raw_fd(),
-            libc::F_SETFL,
-            flags | libc::O_NONBLOCK,
-        ))
-        .map(drop)
+        check(libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, change(flags))).map(drop)
     }
 }
 
-/// The one signal that a program of ours wants to hear of.
+/// Makes a terminal the controlling one of this session, which has none yet.
+pub(crate) fn control_terminal(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: the argument is a number: nobody is robbed of the terminal.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCSCTTY, 0) }).map(drop)
+}
+
+/// A signal that a program of ours wants to hear of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Heard {
     ChildEnded = libc::SIGCHLD as isize,
     Terminate = libc::SIGTERM as isize,
+    Interrupt = libc::SIGINT as isize,
 }
 
 /// Blocks every signal, so that none but SIGKILL ends a shim, and returns a descriptor that is
-/// readable when the one that is `heard` has arrived.
-pub(crate) fn take_signals(heard: Heard) -> io::Result<OwnedFd> {
-    let heard = heard as c_int;
+/// readable when one of those that are `heard` has arrived.
+pub(crate) fn take_signals(heard: &[Heard]) -> io::Result<OwnedFd> {
     // SAFETY: the sets are initialised by the calls that fill them; the descriptor is new.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
@@ -235,12 +252,14 @@ pub(crate) fn take_signals(heard: Heard) -> io::Result<OwnedFd> {
         ))?;
         // An ignored SIGCHLD, which a starter may hand down, would make the kernel throw away how
         // children ended; any other that is ignored would not be told.
-        libc::signal(heard, libc::SIG_DFL);
-        let mut one: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&raw mut one);
-        libc::sigaddset(&raw mut one, heard);
+        let mut some: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut some);
+        for signal in heard {
+            libc::signal(*signal as c_int, libc::SIG_DFL);
+            libc::sigaddset(&raw mut some, *signal as c_int);
+        }
         let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
-        let fd = check(libc::signalfd(-1, &raw const one, flags))?;
+        let fd = check(libc::signalfd(-1, &raw const some, flags))?;
         Ok(OwnedFd::from_raw_fd(fd))
     }
 }
@@ -371,6 +390,37 @@ pub fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     .map(drop)
 }
 
+/// How the process behind the handle ended, whoever's child it was. `None` while it lives or is not
+/// reaped, and on kernels before 6.15, which tell it only to its parent.
+pub fn pidfd_exit(pidfd: BorrowedFd<'_>) -> Option<WaitStatus> {
+    /// The kernel's `struct pidfd_info`, in its first version.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Info {
+        mask: u64,
+        group: u64,
+        ids: [u32; 11],
+        status: c_int,
+    }
+    const EXIT: u64 = 1 << 3;
+    // _IOWR(0xFF, 11, struct pidfd_info)
+    const PIDFD_GET_INFO: libc::c_ulong = 0xC040_FF0B;
+    let mut info = Info {
+        mask: EXIT,
+        ..Info::default()
+    };
+    // SAFETY: `info` is as large as the number of the call says, and a valid place for the answer.
+    let result = unsafe { libc::ioctl(pidfd.as_raw_fd(), PIDFD_GET_INFO as _, &raw mut info) };
+    check(result).ok()?;
+    if info.mask & EXIT == 0 {
+        None
+    } else if libc::WIFEXITED(info.status) {
+        Some(WaitStatus::Exited(libc::WEXITSTATUS(info.status)))
+    } else {
+        Some(WaitStatus::Signaled(libc::WTERMSIG(info.status)))
+    }
+}
+
 /// Sends SIGKILL to every process of a group. The kernel does this in one step, so that a group
 /// that forks all the time has no gap to slip through.
 pub(crate) fn kill_group(group: Pid) -> io::Result<()> {
@@ -379,4 +429,31 @@ pub(crate) fn kill_group(group: Pid) -> io::Result<()> {
     }
     // SAFETY: plain call; the group is neither "all processes" nor our own.
     check(unsafe { libc::kill(-group, libc::SIGKILL) }).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+    use std::process::Command;
+
+    #[test]
+    fn how_a_process_ended_is_told_to_whoever_has_a_handle_or_not_at_all() {
+        for (script, expected) in [
+            ("exit 7", WaitStatus::Exited(7)),
+            ("kill -9 $$", WaitStatus::Signaled(9)),
+        ] {
+            let script = format!("read line; {script}");
+            let mut command = Command::new("sh");
+            command.args(["-c", &script]);
+            let mut child = command.stdin(std::process::Stdio::piped()).spawn().unwrap();
+            let handle = pidfd_open(Pid::try_from(child.id()).unwrap()).unwrap();
+            assert_eq!(pidfd_exit(handle.as_fd()), None, "it lives");
+            drop(child.stdin.take());
+            child.wait().unwrap();
+            let told = pidfd_exit(handle.as_fd());
+            // A kernel that tells nothing is none that tells something wrong.
+            assert!(told.is_none_or(|told| told == expected), "{told:?}");
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! The log on disk: making, opening, reading and extending it.
 //!
-//! One table `log` maps a revision to its record, one table `meta` holds the compaction point.
-//! Everything else a store knows is derived from these two when it is opened.
+//! The tables of the log map a revision to its record, one table `meta` holds the compaction point.
+//! Everything else a store knows is derived from these when it is opened.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,18 +11,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use redb::backends::FileBackend;
 use redb::{
-    Builder, Database, DatabaseError, Durability, ReadableDatabase, ReadableTable, StorageBackend,
-    TableDefinition,
+    Builder, Database, DatabaseError, Durability, ReadableDatabase, StorageBackend, TableDefinition,
 };
 
 use crate::entry::Event;
 use crate::file;
 use crate::frame::{FORMAT_VERSION, Frame, FrameError, Marks};
+use crate::log::Log;
 use crate::record::Record;
 use crate::state::{Limits, State, obsolete};
 use crate::{Derive, Revision};
 
-const LOG: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("log");
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 const COMPACTED: &str = "compacted";
 
@@ -86,6 +85,7 @@ pub enum OpenError {
 /// An open log. The committer's alone.
 pub(crate) struct Disk {
     db: Database,
+    log: Log,
     marks: Marks,
     path: PathBuf,
 }
@@ -180,6 +180,7 @@ impl Disk {
             let marks = frame.marks()?;
             let mut opened = Disk {
                 db,
+                log: Log::default(),
                 marks,
                 path: path.to_owned(),
             }
@@ -195,7 +196,7 @@ impl Disk {
         }
     }
 
-    fn load<M>(self, derive: &Derive<M>, limits: Limits) -> Result<Opened<M>, LoadError> {
+    fn load<M>(mut self, derive: &Derive<M>, limits: Limits) -> Result<Opened<M>, LoadError> {
         let mut garbage = Vec::new();
         let state = {
             let read = self.db.begin_read().map_err(redb::Error::from)?;
@@ -206,18 +207,16 @@ impl Disk {
                 ));
             };
             let mut state = State::empty(Revision(compacted.value()), limits);
-            let log = read.open_table(LOG).map_err(redb::Error::from)?;
-            for row in log.iter().map_err(redb::Error::from)? {
-                let (revision, bytes) = row.map_err(redb::Error::from)?;
-                let revision = Revision(revision.value());
-                let record = Record::read(revision, bytes.value()).map_err(|error| {
+            self.log = Log::read(&read, |revision, bytes| {
+                let record = Record::read(revision, bytes).map_err(|error| {
                     LoadError::Content(format!("the record of revision {revision}: {error}"))
                 })?;
                 state
                     .replay(revision, record, derive)
                     .map_err(|error| LoadError::Content(error.to_string()))?;
                 garbage.extend(state.evict().iter().flat_map(obsolete));
-            }
+                Ok::<_, LoadError>(())
+            })?;
             state
         };
         let acknowledged = self.marks.acknowledged();
@@ -235,8 +234,10 @@ impl Disk {
     }
 
     /// A group that a killed process had written but not yet synced is shown to everybody from now
-    /// on, so it has to be as safe as any other first.
+    /// on, so it has to be as safe as any other first. So has the version, before anything is
+    /// written that an older program would overlook.
     fn settle(&mut self, revision: Revision) -> Result<(), FrameError> {
+        self.marks.stamp()?;
         self.marks.sync()?;
         if revision > self.marks.acknowledged() {
             self.marks.acknowledge(revision)?;
@@ -259,17 +260,13 @@ impl Disk {
         };
         let mut write = self.db.begin_write()?;
         write.set_durability(Durability::Immediate)?;
-        {
-            let mut log = write.open_table(LOG)?;
-            for revision in garbage {
-                log.remove(revision.0)?;
-            }
-            for event in events {
-                append(&mut log, event.revision, Record::of(event))?;
-            }
-            if !garbage.is_empty() {
-                write.open_table(META)?.insert(COMPACTED, compacted.0)?;
-            }
+        self.log.remove(&write, garbage)?;
+        let records = events
+            .iter()
+            .map(|event| (event.revision, Record::of(event)));
+        Log::append(&write, records)?;
+        if !garbage.is_empty() {
+            write.open_table(META)?.insert(COMPACTED, compacted.0)?;
         }
         write.commit()?;
         self.marks.acknowledge(last.revision)?;
@@ -302,16 +299,6 @@ fn open_verified(frame: &Frame) -> Result<Database, LoadError> {
         tracing::warn!("the store was changed from outside; its content was verified and is whole");
     }
     Ok(db)
-}
-
-fn append(
-    log: &mut redb::Table<'_, u64, &'static [u8]>,
-    revision: Revision,
-    record: Record<'_>,
-) -> Result<(), redb::Error> {
-    let mut room = log.insert_reserve(revision.0, record.length())?;
-    record.write(room.as_mut());
-    Ok(())
 }
 
 /// What a new file is filled with.
@@ -357,19 +344,16 @@ pub(crate) fn initialise(
     while records.peek().is_some() {
         let mut write = db.begin_write()?;
         write.set_durability(Durability::None)?;
-        let mut log = write.open_table(LOG)?;
         let mut bytes = 0;
-        while bytes < FILL_BYTES
-            && let Some((revision, record)) = records.next()
-        {
-            bytes += record.length();
-            append(&mut log, revision, record)?;
-        }
-        drop(log);
+        let some = std::iter::from_fn(|| {
+            let next = records.next_if(|_| bytes < FILL_BYTES)?;
+            bytes += next.1.length();
+            Some(next)
+        });
+        Log::append(&write, some)?;
         write.commit()?;
     }
     let write = db.begin_write()?;
-    write.open_table(LOG)?;
     write
         .open_table(META)?
         .insert(COMPACTED, content.compacted().0)?;

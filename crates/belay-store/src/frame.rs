@@ -1,7 +1,7 @@
 //! The first page of a store's file, which is ours; the engine's pages follow it.
 //!
 //! ```text
-//! byte    0  magic, format version            written once, when the file is made
+//! byte    0  magic, format version            written when the file is made or brought up to date
 //! byte  512  acknowledged mark, slot 0  \     written in turn, after a group is on disk
 //! byte 1024  acknowledged mark, slot 1  /     and before anybody is told
 //! byte 4096  the engine's own file
@@ -26,8 +26,9 @@ use redb::{BackendError, StorageBackend};
 
 use crate::Revision;
 
-/// The layout this program writes, and the newest it reads.
-pub(crate) const FORMAT_VERSION: u32 = 1;
+/// The layout this program writes, and the newest it reads. Version 1 had all records in one table;
+/// it is read as it is, and becomes version 2 with that.
+pub(crate) const FORMAT_VERSION: u32 = 2;
 
 const PAGE: u64 = 4096;
 // The line ends and the control character show a transfer that rewrote text.
@@ -143,6 +144,15 @@ impl Marks {
     /// The newest revision anybody may have been told of, as far as the file knows.
     pub(crate) fn acknowledged(&self) -> Revision {
         self.acknowledged
+    }
+
+    /// Says in a file of an older format that it is read by newer programs only.
+    pub(crate) fn stamp(&self) -> io::Result<()> {
+        let current = FORMAT_VERSION.to_le_bytes();
+        match self.frame.number(VERSION_AT)? {
+            Some(version) if version == current => Ok(()),
+            _ => self.frame.inner.write(VERSION_AT, &doubled(current)),
+        }
     }
 
     /// Makes everything written to the storage so far safe, whoever wrote it.
@@ -319,9 +329,21 @@ mod tests {
     fn a_newer_version_is_named() {
         let storage = made();
         storage
-            .write(VERSION_AT, &doubled(2_u32.to_le_bytes()))
+            .write(VERSION_AT, &doubled(3_u32.to_le_bytes()))
             .expect("bump");
-        assert!(matches!(Frame::open(storage), Err(FrameError::Newer(2))));
+        assert!(matches!(Frame::open(storage), Err(FrameError::Newer(3))));
+    }
+
+    #[test]
+    fn an_older_version_is_read_and_brought_up_to_date() {
+        let storage = made();
+        storage
+            .write(VERSION_AT, &doubled(1_u32.to_le_bytes()))
+            .expect("an old file");
+        let frame = Frame::open(storage).expect("open");
+        frame.marks().expect("marks").stamp().expect("stamp");
+        let version = frame.number(VERSION_AT).expect("read");
+        assert_eq!(version.map(u32::from_le_bytes), Some(FORMAT_VERSION));
     }
 
     #[test]

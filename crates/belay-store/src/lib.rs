@@ -10,7 +10,7 @@
 //!   watch() <-- reads the shared history by revision, woken by each group
 //! ```
 //!
-//! The file holds one log, revision to record; what is live and what is history is derived from it
+//! The file holds one log, revision to record, in parts of bounded size; what is live and what is history is derived from it
 //! when it is opened. Compaction removes the records that nobody can ask for any more, as part of
 //! the groups that are written anyway. A store runs one thread of its own, the committer.
 //!
@@ -36,6 +36,7 @@ mod entry;
 mod file;
 mod frame;
 mod group;
+mod log;
 mod record;
 mod revision;
 mod shared;

@@ -328,7 +328,7 @@ fn a_newer_format_is_refused_with_both_versions() {
             error,
             OpenError::NewerFormat {
                 found: 7,
-                supported: 1,
+                supported: 2,
                 ..
             }
         ),
@@ -336,7 +336,7 @@ fn a_newer_format_is_refused_with_both_versions() {
     );
     let text = error.to_string();
     assert!(
-        text.contains("version 7") && text.contains("version 1"),
+        text.contains("version 7") && text.contains("version 2"),
         "{text}"
     );
 }

@@ -10,6 +10,9 @@ use crate::image;
 /// the default of a minute.
 const DEADLINE: u32 = 600;
 
+/// Where images are not used.
+const NO_IMAGE: &str = "none";
+
 /// A pod that runs to nowhere until told otherwise: no restart policy, no labels, no containers.
 pub fn pod(name: &str) -> PodBuilder {
     PodBuilder {
@@ -19,6 +22,7 @@ pub fn pod(name: &str) -> PodBuilder {
             "metadata": { "name": name },
             "spec": { "containers": [], "terminationGracePeriodSeconds": 1 },
         }),
+        list: "containers",
     }
 }
 
@@ -88,13 +92,29 @@ impl Handler {
 #[derive(Debug, Clone)]
 pub struct PodBuilder {
     object: Value,
+    /// Where the last container was added.
+    list: &'static str,
 }
 
 impl PodBuilder {
     /// Adds a container; what follows about containers is about this one.
-    pub fn container<const N: usize>(mut self, name: &str, command: [&str; N]) -> Self {
-        let containers = self.containers();
-        containers.push(json!({ "name": name, "image": "none", "command": command.as_slice() }));
+    pub fn container<const N: usize>(self, name: &str, command: [&str; N]) -> Self {
+        self.add("containers", name, &command)
+    }
+
+    /// Adds an init container that goes on beside the others.
+    pub fn sidecar<const N: usize>(self, name: &str, command: [&str; N]) -> Self {
+        self.add("initContainers", name, &command)
+            .container_field("restartPolicy", "Always")
+    }
+
+    fn add(mut self, list: &'static str, name: &str, command: &[&str]) -> Self {
+        self.list = list;
+        let container = json!({ "name": name, "image": NO_IMAGE, "command": command });
+        match self.object["spec"][list].as_array_mut() {
+            Some(containers) => containers.push(container),
+            None => self.object["spec"][list] = json!([container]),
+        }
         self
     }
 
@@ -149,17 +169,29 @@ impl PodBuilder {
         self
     }
 
-    /// The same pod for a stock cluster: images that its node has, notifiers as an annotation, and
-    /// `files` seen by every container under its own path.
-    pub fn for_kubernetes(mut self, files: &Path) -> Self {
+    /// The same pod in real containers: images that its node has, and `files` seen by every
+    /// container under its own path.
+    pub fn in_containers(mut self, files: &Path) -> Self {
+        for container in self.containers_mut() {
+            if container["image"] == NO_IMAGE {
+                container["image"] = image::BUSYBOX.into();
+            }
+            container["volumeMounts"] = json!([{ "name": "files", "mountPath": files }]);
+        }
+        self.spec(
+            "volumes",
+            json!([{ "name": "files", "hostPath": { "path": files } }]),
+        )
+    }
+
+    /// The same pod for a stock cluster: in containers, and notifiers as an annotation.
+    pub fn for_kubernetes(self, files: &Path) -> Self {
+        let mut pod = self.in_containers(files);
         let mut declared = serde_json::Map::new();
-        for container in self.containers() {
+        for container in pod.containers_mut() {
             let Some(fields) = container.as_object_mut() else {
                 continue;
             };
-            fields.insert("image".to_owned(), image::BUSYBOX.into());
-            let mount = json!([{ "name": "files", "mountPath": files }]);
-            fields.insert("volumeMounts".to_owned(), mount);
             let name = fields
                 .get("name")
                 .and_then(Value::as_str)
@@ -170,27 +202,26 @@ impl PodBuilder {
         }
         if !declared.is_empty() {
             let text = Value::Object(declared).to_string();
-            self = self.annotation("apps.k8s.io/notifiers", &text);
+            pod = pod.annotation("apps.k8s.io/notifiers", &text);
         }
-        self.spec(
-            "volumes",
-            json!([{ "name": "files", "hostPath": { "path": files } }]),
-        )
+        pod
     }
 
     pub fn build(self) -> Value {
         self.object
     }
 
-    fn containers(&mut self) -> &mut Vec<Value> {
-        self.object["spec"]["containers"]
-            .as_array_mut()
-            .expect("made as a list")
+    fn containers_mut(&mut self) -> impl Iterator<Item = &mut Value> {
+        let spec = self.object["spec"].as_object_mut().into_iter().flatten();
+        spec.filter(|(field, _)| ["initContainers", "containers"].contains(&field.as_str()))
+            .filter_map(|(_, list)| list.as_array_mut())
+            .flatten()
     }
 
     fn last(&mut self) -> &mut Value {
-        self.containers()
-            .last_mut()
+        self.object["spec"][self.list]
+            .as_array_mut()
+            .and_then(|containers| containers.last_mut())
             .expect("a container comes before what is said about it")
     }
 }

@@ -208,6 +208,14 @@ impl Cluster {
         fs::read_to_string(self.log_path(part)).unwrap_or_default()
     }
 
+    /// The API server's own record of what Belay's controllers have written.
+    pub fn audit(&self) -> Vec<serde_json::Value> {
+        let text = fs::read_to_string(self.audit_path()).unwrap_or_default();
+        let events = text.lines().map(serde_json::from_str);
+        // The last line may be on its way.
+        events.filter_map(Result::ok).collect()
+    }
+
     /// Starts a part, also one that was killed.
     pub fn start_part(&mut self, part: Part) -> anyhow::Result<()> {
         let arguments = part.arguments(self)?;
@@ -298,6 +306,17 @@ impl Cluster {
         .await
     }
 
+    /// Waits until containerd answers. A kubelet that is started before that ends.
+    pub async fn containerd_ready(&self) -> anyhow::Result<()> {
+        eventually("containerd to answer", async || {
+            let mut asked = self.inside(&self.programs.containerd.join("ctr"));
+            let answer = asked.arg("version").output().await?;
+            Ok(answer.status.success().then_some(()))
+        })
+        .await
+        .with_context(|| self.last_words(Part::Containerd))
+    }
+
     /// Waits until the API server answers.
     pub async fn api_server_ready(&self) -> anyhow::Result<()> {
         let ready = eventually_within(START, "the API server", async || {
@@ -340,6 +359,10 @@ impl Cluster {
 
     fn log_path(&self, part: Part) -> PathBuf {
         self.dir.join(format!("{}.log", part.program()))
+    }
+
+    fn audit_path(&self) -> PathBuf {
+        self.dir.join("audit.log")
     }
 
     fn server(&self) -> String {

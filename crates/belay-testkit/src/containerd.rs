@@ -14,7 +14,9 @@ use anyhow::{Context, bail, ensure};
 use crate::{
     image::{self, Image},
     kubelet::Kubelet,
+    processes,
     reaper::{DIRECTORY_VARIABLE, Reaper},
+    skip::skip,
 };
 
 /// A directory with `containerd`, `containerd-shim-runc-v2` and `ctr` of another version.
@@ -62,6 +64,17 @@ impl Installation {
         Ok(all)
     }
 
+    /// The newest of them, or `None` after having said that the test is skipped.
+    pub fn newest() -> Option<Self> {
+        match Self::all() {
+            Ok(mut all) => all.pop(),
+            Err(missing) => {
+                skip(&missing);
+                None
+            }
+        }
+    }
+
     fn command(&self, program: &str) -> Command {
         let programs = self.programs.as_deref();
         let mut command =
@@ -90,6 +103,8 @@ fn find(program: &str) -> Option<PathBuf> {
 #[derive(Debug)]
 pub struct Containerd {
     installation: Installation,
+    /// The image that it wants for sandboxes.
+    sandbox_image: &'static str,
     main: Option<Child>,
     dir: PathBuf,
     reaper: Option<Reaper>,
@@ -98,6 +113,18 @@ pub struct Containerd {
 impl Containerd {
     /// Starts one and waits until it can run pods.
     pub async fn start(installation: &Installation) -> anyhow::Result<Self> {
+        Self::start_with(installation, image::PAUSE).await
+    }
+
+    /// One whose sandbox image is neither here nor to be had.
+    pub async fn without_sandbox_image(installation: &Installation) -> anyhow::Result<Self> {
+        Self::start_with(installation, "127.0.0.1:1/no/such/pause:3").await
+    }
+
+    async fn start_with(
+        installation: &Installation,
+        sandbox_image: &'static str,
+    ) -> anyhow::Result<Self> {
         let dir = tempfile::Builder::new()
             .prefix("belay-test-")
             .tempdir()?
@@ -105,11 +132,17 @@ impl Containerd {
         let reaper = Reaper::watch(&dir)?;
         let mut containerd = Containerd {
             installation: installation.clone(),
+            sandbox_image,
             main: None,
             dir,
             reaper: Some(reaper),
         };
         fs::write(containerd.dir.join("config.toml"), containerd.config())?;
+        fs::create_dir(containerd.dir.join("cni"))?;
+        fs::write(
+            containerd.dir.join("cni/10-pods.conflist"),
+            containerd.network(),
+        )?;
         let image = containerd.dir.join("image.tar");
         Image::busybox()?
             .environment(containerd.mark())
@@ -128,6 +161,23 @@ impl Containerd {
         })
         .await?;
         Ok(containerd)
+    }
+
+    /// Makes another image known to it.
+    pub async fn import(&self, image: Image) -> anyhow::Result<()> {
+        let archive = tempfile::Builder::new()
+            .suffix(".tar")
+            .tempfile_in(&self.dir)?;
+        image.environment(self.mark()).archive(archive.path())?;
+        let path = archive.path().display().to_string();
+        self.ctr(&[
+            "--namespace=k8s.io",
+            "images",
+            "import",
+            "--no-unpack",
+            &path,
+        ])
+        .map(drop)
     }
 
     /// One for all tests of a test binary that do not disturb each other. It ends with the test
@@ -190,6 +240,30 @@ impl Containerd {
         Ok(())
     }
 
+    /// Makes it hang: its socket takes calls, and nothing comes back. Containers go on.
+    pub fn hang(&self) -> anyhow::Result<()> {
+        self.signal(rustix::process::Signal::STOP)?;
+        // Its threads stop one after the other, and until then they answer.
+        let main = self.main.as_ref().context("containerd is not running")?;
+        let begin = Instant::now();
+        while !processes::is_halted(main.id()) {
+            ensure!(begin.elapsed() < PATIENCE, "containerd does not halt");
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
+    }
+
+    /// Ends [`hang`](Self::hang).
+    pub fn go_on(&self) -> anyhow::Result<()> {
+        self.signal(rustix::process::Signal::CONT)
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) -> anyhow::Result<()> {
+        let main = self.main.as_ref().context("containerd is not running")?;
+        rustix::process::kill_process(rustix::process::Pid::from_child(main), signal)?;
+        Ok(())
+    }
+
     /// Starts it again on the same directories.
     pub async fn start_again(&mut self) -> anyhow::Result<()> {
         let log = File::options()
@@ -245,7 +319,7 @@ impl Containerd {
 
     fn config(&self) -> String {
         let dir = self.dir.display();
-        let image = image::PAUSE;
+        let image = self.sandbox_image;
         // The oldest form, which newer ones read as well. Not every machine allows to change the
         // OOM score, and none of what tests do needs it.
         format!(
@@ -261,6 +335,7 @@ state = "{dir}/state"
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{image}"
   restrict_oom_score_adj = true
+  netns_mounts_under_state_dir = true
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "/usr/lib/cni"
     conf_dir = "{dir}/cni"
@@ -270,6 +345,25 @@ state = "{dir}/state"
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
       runtime_type = "io.containerd.runc.v2"
 "#
+        )
+    }
+}
+
+impl Containerd {
+    /// A network for pods that want one of their own: a cable to the host for each, and addresses
+    /// that no other instance has.
+    fn network(&self) -> String {
+        let name = self.dir.as_os_str().as_encoded_bytes();
+        let hash = name.iter().fold(7_u32, |hash, byte| {
+            hash.wrapping_mul(31).wrapping_add(u32::from(*byte))
+        });
+        let (second, third) = (128 + hash % 100, hash / 100 % 256);
+        let dir = self.dir.display();
+        format!(
+            r#"{{"cniVersion": "0.4.0", "name": "belay-test", "plugins": [{{
+  "type": "ptp",
+  "ipam": {{"type": "host-local", "subnet": "10.{second}.{third}.0/24", "dataDir": "{dir}/addresses"}}
+}}]}}"#
         )
     }
 }

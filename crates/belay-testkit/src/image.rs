@@ -16,6 +16,10 @@ use sha2::{Digest as _, Sha256};
 pub const PAUSE: &str = "belay.test/pause:1";
 /// What tests' containers run.
 pub const BUSYBOX: &str = "belay.test/busybox:1";
+/// The same with a stop signal of its own, SIGQUIT.
+pub const QUITTER: &str = "belay.test/quitter:1";
+/// One program, `/busybox`, and nothing beside it: no shell, no `sleep`.
+pub const BARE: &str = "belay.test/bare:1";
 /// The program under test, for the roles that run as pods.
 pub const BELAY: &str = "belay.test/belay:1";
 
@@ -40,7 +44,7 @@ pub fn missing() -> Option<String> {
 }
 
 impl Image {
-    /// A shell and what goes with it, under [`PAUSE`] and [`BUSYBOX`].
+    /// A shell and what goes with it, under [`PAUSE`], [`BUSYBOX`] and [`QUITTER`].
     pub fn busybox() -> anyhow::Result<Self> {
         let root = tempfile::tempdir()?;
         for dir in ["bin", "etc", "srv", "tmp", "proc", "sys", "dev", "var/run"] {
@@ -50,7 +54,12 @@ impl Image {
         fs::set_permissions(root.path().join("tmp"), fs::Permissions::from_mode(0o1777))?;
         fs::write(
             root.path().join("etc/passwd"),
-            "root:x:0:0::/:/bin/sh\napp:x:1000:1000::/:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n",
+            "root:x:0:0::/:/bin/sh\napp:x:1000:1000::/:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n\
+             www-data:x:33:33::/:/bin/sh\n",
+        )?;
+        fs::write(
+            root.path().join("etc/group"),
+            "root:x:0:\napp:x:1000:\nwww-data:x:33:\nnogroup:x:65534:\n",
         )?;
         fs::write(root.path().join("etc/not-executable"), "#!/bin/sh\n")?;
         fs::copy(BUSYBOX_PROGRAM, root.path().join("bin/busybox"))
@@ -68,7 +77,25 @@ impl Image {
         };
         Ok(image
             .tag(PAUSE, json!({"Cmd": SLEEP}))
-            .tag(BUSYBOX, json!({"Cmd": SLEEP})))
+            .tag(BUSYBOX, json!({"Cmd": SLEEP}))
+            .tag(QUITTER, json!({"Cmd": SLEEP, "StopSignal": "SIGQUIT"})))
+    }
+
+    /// [`BARE`].
+    pub fn bare() -> anyhow::Result<Self> {
+        let root = tempfile::tempdir()?;
+        fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755))?;
+        fs::copy(BUSYBOX_PROGRAM, root.path().join("busybox"))
+            .context("no /bin/busybox; install busybox-static")?;
+        let image = Self {
+            root,
+            tags: Vec::new(),
+            environment: Vec::new(),
+        };
+        Ok(image.tag(
+            BARE,
+            json!({"Cmd": ["/busybox", "tail", "-f", "/dev/null"]}),
+        ))
     }
 
     /// Puts `NAME=value` into the environment of every process.

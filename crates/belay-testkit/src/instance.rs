@@ -12,14 +12,16 @@ use anyhow::Context;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::{
     process::{Child, Command},
-    sync::OnceCell,
+    sync::{Mutex, OnceCell},
     time::timeout,
 };
 
 use crate::{
     binary,
+    containerd::{Containerd, Installation},
     reaper::{DIRECTORY_VARIABLE, Reaper},
     rest::Rest,
+    skip::skip,
     wait::eventually,
 };
 
@@ -41,6 +43,7 @@ enum Role {
 #[derive(Debug, Clone)]
 pub struct Builder {
     role: Role,
+    runtime: Vec<String>,
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
 }
@@ -53,6 +56,20 @@ impl Builder {
 
     pub fn gates(self, gates: &str) -> Self {
         self.arg(format!("--feature-gates={gates}"))
+    }
+
+    /// Its nodes run their pods on this containerd instead of as plain processes.
+    pub fn on(self, containerd: &Containerd) -> Self {
+        self.at(&containerd.endpoint())
+    }
+
+    /// The same with whatever listens there.
+    pub fn at(self, endpoint: &str) -> Self {
+        let runtime = ["--runtime", "cri", "--runtime-endpoint", endpoint];
+        Builder {
+            runtime: runtime.map(str::to_owned).to_vec(),
+            ..self
+        }
     }
 
     /// In the environment of the first start only.
@@ -71,6 +88,7 @@ impl Builder {
         fs::create_dir_all(dir.join("kubectl-home"))?;
         let mut instance = Instance {
             role: self.role,
+            runtime: self.runtime,
             arguments: self.arguments,
             main: None,
             agents: BTreeMap::new(),
@@ -88,6 +106,8 @@ impl Builder {
 #[derive(Debug)]
 pub struct Instance {
     role: Role,
+    /// What its nodes run pods on.
+    runtime: Vec<String>,
     arguments: Vec<String>,
     main: Option<Child>,
     agents: BTreeMap<String, Child>,
@@ -107,10 +127,39 @@ impl Instance {
         SHARED.get_or_try_init(|| Self::up().start()).await
     }
 
+    /// One `belay up` on every containerd that is installed, each shared by a test binary; none
+    /// after having said that the test is skipped.
+    pub async fn on_each_containerd() -> anyhow::Result<Vec<&'static Self>> {
+        let installations = Installation::all().unwrap_or_else(|missing| {
+            skip(&missing);
+            Vec::new()
+        });
+        let mut instances = Vec::new();
+        for installation in installations {
+            instances.push(Self::shared_on(&installation).await?);
+        }
+        Ok(instances)
+    }
+
+    /// One `belay up` on this containerd, shared by a test binary.
+    pub async fn shared_on(installation: &Installation) -> anyhow::Result<&'static Self> {
+        static SHARED: Mutex<Vec<(Installation, &'static Instance)>> = Mutex::const_new(Vec::new());
+        let mut shared = SHARED.lock().await;
+        if let Some((_, found)) = shared.iter().find(|(known, _)| known == installation) {
+            return Ok(found);
+        }
+        let containerd = Containerd::shared(installation).await?;
+        let instance = Self::up().on(containerd).start().await?;
+        let instance: &'static Self = Box::leak(Box::new(instance));
+        shared.push((installation.clone(), instance));
+        Ok(instance)
+    }
+
     /// `belay up`.
     pub fn up() -> Builder {
         Builder {
             role: Role::Up,
+            runtime: vec!["--runtime".to_owned(), "process".to_owned()],
             arguments: Vec::new(),
             environment: Vec::new(),
         }
@@ -122,6 +171,11 @@ impl Instance {
             role: Role::Server,
             ..Self::up()
         }
+    }
+
+    /// Whether its pods are in real containers.
+    pub fn is_on_containerd(&self) -> bool {
+        self.runtime.iter().any(|word| word == "cri")
     }
 
     /// The directory that belongs to this instance alone.
@@ -161,6 +215,20 @@ impl Instance {
         Rest::from_kubeconfig(&self.kubeconfig()).await
     }
 
+    /// What the agent of a node shows at its own `/metrics`.
+    pub async fn agent_metrics(&self, node: &str) -> anyhow::Result<String> {
+        let path = format!("/api/v1/nodes/{node}");
+        let node = self.admin().await?.get(&path).await?.ok()?;
+        let status = &node["status"];
+        let port = &status["daemonEndpoints"]["kubeletEndpoint"]["Port"];
+        let host = status["addresses"][0]["address"]
+            .as_str()
+            .context("no address")?;
+        let url = format!("https://{host}:{port}");
+        let agent = Rest::elsewhere(&self.kubeconfig(), &url).await?;
+        Ok(agent.get("/metrics").await?.text())
+    }
+
     /// Somebody without credentials.
     pub async fn anonymous(&self) -> anyhow::Result<Rest> {
         Rest::anonymous(&self.kubeconfig()).await
@@ -192,7 +260,7 @@ impl Instance {
             .arg(self.data_dir())
             .args(["--listen", &self.listen]);
         if self.role == Role::Up {
-            command.args(["--runtime", "process", "--node-name", NODE]);
+            command.args(&self.runtime).args(["--node-name", NODE]);
         }
         command.args(&self.arguments);
         command.envs(environment.iter().map(|(name, value)| (name, value)));
@@ -276,14 +344,11 @@ impl Instance {
         }
         let data_dir = self.dir.join(node);
         let mut command = self.command("agent")?;
-        command.args([
-            "--mode=node",
-            "--node-name",
-            node,
-            "--listen",
-            "127.0.0.1:0",
-        ]);
-        command.args(["--runtime", "process"]);
+        command.args(["--mode=node", "--node-name", node]);
+        if !arguments.contains(&"--listen") {
+            command.args(["--listen", "127.0.0.1:0"]);
+        }
+        command.args(&self.runtime);
         command.arg("--kubeconfig").arg(&kubeconfig);
         command.arg("--data-dir").arg(&data_dir);
         command.args(arguments);

@@ -15,7 +15,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{instance::Instance, skip::skip};
+use crate::{instance::Instance, skip::skip, terminal::Terminal};
 
 /// No command of these tests takes this long, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -24,6 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(180);
 #[derive(Debug, Clone)]
 pub struct Ended {
     pub success: bool,
+    /// `None` when a signal ended it.
+    pub code: Option<i32>,
     pub stdout: String,
     pub stderr: String,
 }
@@ -39,12 +41,17 @@ pub struct Kubectl {
 impl Kubectl {
     /// The kubectl for an instance, or `None` after having said that the test is skipped.
     pub fn of(instance: &Instance) -> Option<Self> {
-        let Some(program) = find() else {
-            skip("no stock kubectl; `cargo xtask test` builds one and passes it in BELAY_KUBECTL");
-            return None;
-        };
+        let found = Self::found(instance);
+        if found.is_none() {
+            skip_without();
+        }
+        found
+    }
+
+    /// The kubectl for an instance, if there is one.
+    pub(crate) fn found(instance: &Instance) -> Option<Self> {
         Some(Self::new(
-            &program,
+            &find()?,
             &instance.kubeconfig(),
             &instance.dir().join("kubectl-home"),
         ))
@@ -75,7 +82,12 @@ impl Kubectl {
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(&self.program);
+        self.configured(&self.program, arguments)
+    }
+
+    /// A program that finds this instance as kubectl does.
+    fn configured(&self, program: &Path, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program);
         command
             .args(arguments)
             .env("KUBECONFIG", &self.kubeconfig)
@@ -174,9 +186,40 @@ impl Kubectl {
             .map(drop)
     }
 
+    /// A shell script in which `kubectl` is this one.
+    pub fn script(&self, script: &str, arguments: &[&str]) -> anyhow::Result<Command> {
+        let bin = self.home.join("bin");
+        fs::create_dir_all(&bin)?;
+        let link = bin.join("kubectl");
+        if !link.exists() {
+            std::os::unix::fs::symlink(&self.program, &link)?;
+        }
+        let others = env::var("PATH").unwrap_or_default();
+        let mut shell = self.configured(Path::new("sh"), &["-c", script, "script"]);
+        shell
+            .args(arguments)
+            .env("PATH", format!("{}:{others}", bin.display()));
+        Ok(shell)
+    }
+
     /// Starts a command that goes on (`get -w`, `logs -f`).
     pub fn start(&self, arguments: &[&str]) -> anyhow::Result<Child> {
         Ok(self.command(arguments).spawn()?)
+    }
+
+    /// The same with a standard input to write to (`exec -i`).
+    pub fn start_with_input(&self, arguments: &[&str]) -> anyhow::Result<Child> {
+        Ok(self.command(arguments).stdin(Stdio::piped()).spawn()?)
+    }
+
+    /// Starts a command on a terminal (`exec -it`).
+    pub fn on_terminal(
+        &self,
+        arguments: &[&str],
+        columns: u16,
+        rows: u16,
+    ) -> anyhow::Result<Terminal> {
+        Terminal::start(&self.command(arguments), columns, rows)
     }
 }
 
@@ -186,9 +229,14 @@ async fn finish(child: Child, arguments: &[&str]) -> anyhow::Result<Ended> {
         .with_context(|| format!("kubectl {} did not end", arguments.join(" ")))??;
     Ok(Ended {
         success: output.status.success(),
+        code: output.status.code(),
         stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
         stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
     })
+}
+
+pub(crate) fn skip_without() {
+    skip("no stock kubectl; `cargo xtask test` builds one and passes it in BELAY_KUBECTL");
 }
 
 /// The one we were told about, else the one that `cargo xtask kubectl` left in the cache.

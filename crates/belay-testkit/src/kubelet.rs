@@ -39,6 +39,8 @@ pub struct PodSpec {
     pub namespace: String,
     pub attempt: u32,
     pub annotations: BTreeMap<String, String>,
+    /// Whether it has an address of its own, from the runtime's network; else it is on the host's.
+    pub own_network: bool,
 }
 
 /// A container to run in it.
@@ -158,7 +160,7 @@ impl Kubelet {
                         drop_capabilities: container.drop_capabilities.clone(),
                         ..Capability::default()
                     }),
-                    namespace_options: Some(host_network()),
+                    namespace_options: Some(namespaces(pod)),
                     run_as_user: container.user.map(|value| Int64Value { value }),
                     run_as_group: container.group.map(|value| Int64Value { value }),
                     ..LinuxContainerSecurityContext::default()
@@ -233,7 +235,7 @@ impl Kubelet {
             linux: Some(LinuxPodSandboxConfig {
                 cgroup_parent: format!("/{}", self.group),
                 security_context: Some(LinuxSandboxSecurityContext {
-                    namespace_options: Some(host_network()),
+                    namespace_options: Some(namespaces(pod)),
                 }),
             }),
             ..PodSandboxConfig::default()
@@ -241,10 +243,14 @@ impl Kubelet {
     }
 }
 
-/// No network of its own, everything else as for an ordinary pod.
-fn host_network() -> NamespaceOption {
+fn namespaces(pod: &PodSpec) -> NamespaceOption {
+    let network = if pod.own_network {
+        NamespaceMode::Pod
+    } else {
+        NamespaceMode::Node
+    };
     NamespaceOption {
-        network: NamespaceMode::Node.into(),
+        network: network.into(),
         pid: NamespaceMode::Container.into(),
         ipc: NamespaceMode::Pod.into(),
     }

@@ -20,6 +20,9 @@ pub mod binary;
 pub mod build;
 pub mod cluster;
 pub mod containerd;
+pub mod doorman;
+pub mod ends;
+pub mod hooks;
 pub mod image;
 pub mod instance;
 pub mod kubectl;
@@ -29,6 +32,7 @@ pub mod reaper;
 pub mod rest;
 pub mod skip;
 pub mod stage;
+pub mod terminal;
 pub mod wait;
 
 pub use build::{
@@ -37,11 +41,14 @@ pub use build::{
 };
 pub use cluster::{Cluster, Part};
 pub use containerd::Containerd;
+pub use doorman::Doorman;
+pub use hooks::{HOOK_ACTIONS, HOOKS, POD_ACTIONS, hook, hook_action, hooked, shell};
 pub use instance::{Builder, Instance};
 pub use kubectl::Kubectl;
 pub use kubelet::{ContainerSpec, Kubelet, PodSpec};
 pub use rest::{Reply, Rest};
 pub use stage::Stage;
+pub use terminal::Terminal;
 pub use wait::{eventually, eventually_within, lines, until_file};
 
 /// Where pods of the namespace that tests use are found.

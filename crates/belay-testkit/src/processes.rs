@@ -62,6 +62,17 @@ pub fn stop(pid: u32) {
     send(pid, rustix::process::Signal::STOP);
 }
 
+/// Whether all threads of a process are halted.
+pub fn is_halted(pid: u32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task"));
+    let mut threads = threads.into_iter().flatten().flatten();
+    threads.all(|thread| {
+        let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        let state = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+        state.starts_with('T')
+    })
+}
+
 /// Lets a halted process go on.
 pub fn go_on(pid: u32) {
     send(pid, rustix::process::Signal::CONT);

@@ -5,8 +5,9 @@
 //! standard input, which happens when the test drops its [`Reaper`] and also when the test's
 //! process is gone for any other reason. Then it kills what it finds by three marks, until there
 //! is nothing left: the instance's directory in the environment, a program that lies under that
-//! directory (the shims), and a container ID of that directory in the environment. Mounts under the
-//! directory and control groups named after it go last.
+//! directory (the shims), and a container ID of that directory in the environment. With them goes
+//! whatever descends from them, for a program may write over its environment, as nginx does. Mounts
+//! under the directory and control groups named after it go last.
 
 use std::{
     path::Path,
@@ -31,11 +32,26 @@ marked() {
         find /proc -maxdepth 2 -name exe -lname "$dir/*" 2>/dev/null
     } | cut -d/ -f3 | sort -u
 }
+# These and all that descend from them.
+family() {
+    cat /proc/[0-9]*/stat 2>/dev/null | sed 's/^\([0-9]*\) (.*) . \([0-9]*\) .*/\1 \2/' |
+        awk -v roots="$*" '
+            BEGIN { n = split(roots, root, " "); for (i = 1; i <= n; i++) ours[root[i]] = 1 }
+            { parent[$1] = $2 }
+            END {
+                do {
+                    more = 0
+                    for (pid in parent)
+                        if (!(pid in ours) && (parent[pid] in ours)) { ours[pid] = 1; more = 1 }
+                } while (more)
+                for (pid in ours) print pid
+            }'
+}
 passes=0
 while [ $passes -lt 200 ]; do
     pids=$(marked)
     [ -n "$pids" ] || break
-    kill -9 $pids 2>/dev/null
+    kill -9 $(family $pids) 2>/dev/null
     passes=$((passes + 1))
     sleep 0.05
 done
@@ -105,10 +121,28 @@ mod tests {
             spawn(&dir.join("shim"), "NOTHING", "")?,
         ];
         let mut other = spawn(Path::new("sleep"), "BELAY_CONTAINER_ID", "c-2")?;
+        // One that has nothing in its environment, of a parent that has.
+        let mut parent = Command::new("sh")
+            .args(["-c", "env -i sleep 3600 & wait"])
+            .env("BELAY_CONTAINER_ID", "c-1")
+            .spawn()?;
+        let child = loop {
+            let children = processes::children(parent.id());
+            let bare = |pid: &&u32| {
+                let environment = std::fs::read(format!("/proc/{pid}/environ"));
+                environment.is_ok_and(|text| text.is_empty())
+            };
+            if let Some(child) = children.iter().find(bare) {
+                break *child;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        };
         drop(reaper);
         for child in &mut marked {
             assert!(!child.wait()?.success());
         }
+        assert!(!parent.wait()?.success());
+        assert!(!processes::is_alive(child), "it went with its parent");
         assert!(
             processes::is_alive(other.id()),
             "another's container is left alone"

@@ -1,5 +1,6 @@
-//! One place to try a promise on: the embedded server with plain processes, or a real Kubernetes
-//! with Belay installed as its manifests say. A test that is written for a stage runs on both.
+//! One place to try a promise on: the embedded server with plain processes or with a containerd, or
+//! a real Kubernetes with Belay installed as its manifests say. A test that is written for a stage
+//! runs on all of them.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +8,7 @@ use anyhow::Context;
 use serde_json::Value;
 use tokio::sync::OnceCell;
 
-use crate::{Cluster, Instance, PODS, PodBuilder, Rest, image, rest};
+use crate::{Cluster, Instance, Kubectl, PODS, PodBuilder, Rest, image, kubectl, rest};
 
 /// Where a test runs, with the administrator's rights.
 #[derive(Debug, Clone)]
@@ -15,7 +16,16 @@ pub struct Stage {
     admin: Rest,
     /// Files here are seen under the same path by the test and by every container.
     files: PathBuf,
-    kubernetes: bool,
+    place: Place,
+    kubectl: Option<Kubectl>,
+}
+
+/// What a pod has to say to be run there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Processes,
+    Containers,
+    Kubernetes,
 }
 
 impl Stage {
@@ -29,8 +39,23 @@ impl Stage {
         Ok(Self {
             admin: instance.admin().await?,
             files: instance.dir().to_owned(),
-            kubernetes: false,
+            place: if instance.is_on_containerd() {
+                Place::Containers
+            } else {
+                Place::Processes
+            },
+            kubectl: Kubectl::found(instance),
         })
+    }
+
+    /// The embedded server and its node on every containerd that is installed, each shared by a test
+    /// binary; none after having said that the test is skipped.
+    pub async fn on_each_containerd() -> anyhow::Result<Vec<Self>> {
+        let mut stages = Vec::new();
+        for instance in Instance::on_each_containerd().await? {
+            stages.push(Self::on(instance).await?);
+        }
+        Ok(stages)
     }
 
     /// A cluster on which Belay is installed, shared by a test binary; `None` after having said
@@ -54,12 +79,21 @@ impl Stage {
         Ok(Self {
             admin: cluster.admin().await?,
             files,
-            kubernetes: true,
+            place: Place::Kubernetes,
+            kubectl: Some(cluster.kubectl()),
         })
     }
 
     pub fn admin(&self) -> &Rest {
         &self.admin
+    }
+
+    /// A stock kubectl as the administrator, or `None` after having said that the test is skipped.
+    pub fn kubectl(&self) -> Option<&Kubectl> {
+        if self.kubectl.is_none() {
+            kubectl::skip_without();
+        }
+        self.kubectl.as_ref()
     }
 
     /// A file for the test's own use, as a path that fits into a shell command.
@@ -69,7 +103,7 @@ impl Stage {
 
     /// Whether it is a stock server, which knows nothing of notifiers.
     pub fn is_kubernetes(&self) -> bool {
-        self.kubernetes
+        self.place == Place::Kubernetes
     }
 
     /// A program of this machine as words of a shell command that every container can run: it is
@@ -98,10 +132,10 @@ impl Stage {
     /// The pod as this place takes it: a stock server drops fields it does not know, so notifiers
     /// are given as an annotation there.
     pub fn manifest(&self, pod: PodBuilder) -> Value {
-        if self.kubernetes {
-            pod.for_kubernetes(&self.files).build()
-        } else {
-            pod.build()
+        match self.place {
+            Place::Processes => pod.build(),
+            Place::Containers => pod.in_containers(&self.files).build(),
+            Place::Kubernetes => pod.for_kubernetes(&self.files).build(),
         }
     }
 

@@ -115,10 +115,15 @@ Ctrl-C cancels: what was created is deleted, which kills the handlers that run; 
 Exit codes: 0 every handler succeeded, 1 one failed or it was cancelled, 2 wrong usage, 3 no pod matches or no container declares the notifier.")]
     Notify(NotifyArgs),
 
-    /// List objects: ntf (notifications), pn (podnotifications), pods, nodes
+    /// Run the action of a HookAction in containers, and see what came of it
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    Hook(HookArgs),
+
+    /// List objects: ntf (notifications), pn (podnotifications), eh (executionhooks), ha (hookactions), pods, nodes
     #[command(after_help = "\
 Examples:
   belay get pn
+  belay get eh -A
   belay get pods web -o yaml
   belay get nodes -o wide")]
     Get(GetArgs),
@@ -128,6 +133,7 @@ Examples:
 Examples:
   belay describe pn/web-reload-x7k2p
   belay describe ntf/notify-reload-k4m8z
+  belay describe eh/run-flush-m2x9c
   belay describe pod/web")]
     Describe(DescribeArgs),
 
@@ -200,7 +206,7 @@ Example:
 /// What runs containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Runtime {
-    /// The best one that is there
+    /// The first CRI runtime that answers, else plain processes
     Auto,
     /// A CRI runtime such as containerd
     Cri,
@@ -219,12 +225,17 @@ pub(crate) struct UpArgs {
     /// What runs the containers
     #[arg(long, value_name = "RUNTIME", default_value = "auto")]
     pub runtime: Runtime,
+    /// Socket of the CRI runtime [default: containerd's, else CRI-O's]
+    #[arg(long, value_name = "ENDPOINT", env = "CONTAINER_RUNTIME_ENDPOINT")]
+    pub runtime_endpoint: Option<String>,
     /// Name of the node [default: the host name]
     #[arg(long, value_name = "N", value_parser = node_name)]
     pub node_name: Option<String>,
     /// Further name or address to put into the server's certificate; may be repeated
     #[arg(long = "tls-name", value_name = "NAME")]
     pub tls_names: Vec<String>,
+    #[command(flatten)]
+    pub hooks: Hooks,
     #[command(flatten)]
     pub gates: Gates,
 }
@@ -240,6 +251,8 @@ pub(crate) struct ServerArgs {
     /// Further name or address to put into the server's certificate; may be repeated
     #[arg(long = "tls-name", value_name = "NAME")]
     pub tls_names: Vec<String>,
+    #[command(flatten)]
+    pub hooks: Hooks,
     #[command(flatten)]
     pub gates: Gates,
 }
@@ -276,14 +289,9 @@ pub(crate) struct AgentArgs {
     /// How many actions run at once
     #[arg(long, value_name = "COUNT", default_value = "16", value_parser = clap::value_parser!(u16).range(1..))]
     pub max_actions: u16,
-    /// Socket of the container runtime, for --mode=companion
-    #[arg(
-        long,
-        value_name = "ENDPOINT",
-        env = "CONTAINER_RUNTIME_ENDPOINT",
-        default_value = "unix:///run/containerd/containerd.sock"
-    )]
-    pub runtime_endpoint: String,
+    /// Socket of the CRI runtime [default: containerd's, else CRI-O's]
+    #[arg(long, value_name = "ENDPOINT", env = "CONTAINER_RUNTIME_ENDPOINT")]
+    pub runtime_endpoint: Option<String>,
     #[command(flatten)]
     pub cluster: ClusterArgs,
     #[command(flatten)]
@@ -313,7 +321,17 @@ pub(crate) struct ControllerArgs {
     #[command(flatten)]
     pub cluster: ClusterArgs,
     #[command(flatten)]
+    pub hooks: Hooks,
+    #[command(flatten)]
     pub gates: Gates,
+}
+
+/// What the controller of hooks is told.
+#[derive(Debug, Args)]
+pub(crate) struct Hooks {
+    /// How long finished ExecutionHooks are kept that do not say so themselves
+    #[arg(long, value_name = "D", default_value = "1h", value_parser = duration)]
+    pub hook_ttl: Duration,
 }
 
 /// What a role needs to know of the stock cluster that it works in.
@@ -441,8 +459,78 @@ impl From<Policy> for belay_api::fanout::PodSelectionPolicy {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct HookArgs {
+    #[command(subcommand)]
+    pub command: HookCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum HookCommand {
+    /// Run an action in containers and wait for the results
+    #[command(after_help = "\
+Examples:
+  belay hook run flush pod/db-0                 in all its containers
+  belay hook run flush pod/db-0/mysql pod/db-1/mysql
+  belay hook run quiesce -l app=db -c mysql --keep
+
+The action is tried again in each container until it succeeds or the HookAction's
+actionTimeoutSeconds are over. Ctrl-C cancels: the hook is deleted, which kills what runs; with
+--keep it goes on.
+
+Exit codes: 0 the action succeeded in all containers, 1 it failed in one or was cancelled, 2 wrong usage, 3 no container matches.")]
+    Run(HookRunArgs),
+
+    /// List hooks
+    #[command(after_help = "\
+Example:
+  belay hook list -A -o wide")]
+    List(HookListArgs),
+
+    /// Show a hook, the results in its containers, and its timeline
+    #[command(after_help = "\
+Example:
+  belay hook describe run-flush-m2x9c")]
+    Describe {
+        /// Name of the hook
+        name: String,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HookRunArgs {
+    /// Name of the HookAction
+    pub action: String,
+    /// Where to run it: pod/NAME for all containers of a pod, pod/NAME/CONTAINER for one
+    #[arg(value_name = "pod/NAME[/CONTAINER]")]
+    pub pods: Vec<String>,
+    /// Run it in the pods that match a label selector
+    #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "pods")]
+    pub selector: Option<String>,
+    /// With --selector: only in the containers of this name; may be repeated [default: all]
+    #[arg(short = 'c', long = "container", value_name = "NAME")]
+    pub containers: Vec<String>,
+    /// It starts in no container after this long, and the wait ends soon after: 30s, 2m, 1m30s
+    /// [default: 60s, and no end of the wait]
+    #[arg(long, value_name = "D", value_parser = duration)]
+    pub timeout: Option<Duration>,
+    /// Keep the hook: it is not deleted at the end, and Ctrl-C does not cancel it
+    #[arg(long)]
+    pub keep: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HookListArgs {
+    /// Only those that match a label selector
+    #[arg(short = 'l', long, value_name = "SELECTOR")]
+    pub selector: Option<String>,
+    /// In all namespaces
+    #[arg(short = 'A', long)]
+    pub all_namespaces: bool,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct GetArgs {
-    /// What to list: ntf, pn, pods, nodes (or pn/NAME)
+    /// What to list: ntf, pn, eh, ha, podactions, pods, nodes (or pn/NAME)
     pub kind: String,
     /// Only these
     pub names: Vec<String>,
@@ -456,7 +544,7 @@ pub(crate) struct GetArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct DescribeArgs {
-    /// What to describe: pn/NAME or pod/NAME
+    /// What to describe: ntf/NAME, pn/NAME, eh/NAME, ha/NAME or pod/NAME
     #[arg(value_name = "KIND/NAME")]
     pub object: String,
     /// Its name, if not given after the slash

@@ -15,7 +15,7 @@ use anyhow::Context as _;
 use belay_api::CONTROLLER;
 use belay_api::gates::{Feature, FeatureGates};
 use belay_controllers::Controllers;
-use belay_controllers::election::{self, Candidate};
+use belay_controllers::election::{self, Candidate, Mandate};
 use belay_core::election::Times;
 use belay_runtime::CriRuntime;
 use kube::Client;
@@ -29,6 +29,7 @@ use crate::monitor::{Monitor, Readiness};
 use crate::place;
 use crate::protection;
 use crate::roles::Roles;
+use crate::runtime;
 use crate::signals::Interrupts;
 
 /// How long to wait for a container runtime that does not answer.
@@ -75,42 +76,38 @@ pub(crate) async fn controller(global: &Global, args: ControllerArgs) -> anyhow:
     // it for its own.
     let identity = args.identity.unwrap_or_else(place::default_node_name);
     let identity = format!("{identity}_{}", uuid::Uuid::new_v4());
+    let mandate = Mandate::default();
+    let leading = mandate.bind(client.clone());
     let candidate = Candidate {
         client: client.clone(),
         namespace: args.cluster.lease_namespace.clone(),
         name: CONTROLLER.to_owned(),
         identity,
         times: Times::default(),
+        mandate,
         metrics: Arc::clone(&metrics),
     };
     let controllers = Controllers {
-        client: client.clone(),
+        client: leading.clone(),
         metrics,
         namespace: args.cluster.lease_namespace.clone(),
+        hook_ttl: args.hooks.hook_ttl,
     };
     let executor = executes.then(|| belay_agent::Executor {
-        client: client.clone(),
+        client: leading,
         gates,
         max_actions: belay_agent::DEFAULT_MAX_ACTIONS,
         metrics: deliveries,
     });
     let stop = roles.stop.clone();
     roles.add("controllers", async move {
-        if !gates.enabled(Feature::ContainerNotifier) {
-            tracing::info!(
-                "the feature gate ContainerNotifier is off: this role only lets deleted notifications go"
-            );
-            readiness.idle();
-            // It starts nothing, so that it needs no policies.
-            let work = move |token| controllers.clone().run_gated(token);
-            election::run(candidate, work, stop).await;
-        } else if starts(&client, &args.cluster, args.executor, gates, &stop).await? {
+        if starts(&client, &args.cluster, args.executor, &stop).await? {
             readiness.has(POLICIES);
             tokio::spawn(
                 stop.clone()
                     .run_until_cancelled_owned(reaching(client, readiness)),
             );
-            let work = move |token| lead(controllers.clone(), executor.clone(), token);
+            let work = move |token| lead(controllers.clone(), executor.clone(), gates, token);
             election::run(candidate, work, stop).await;
         }
         Ok(())
@@ -127,6 +124,7 @@ pub(crate) async fn controller(global: &Global, args: ControllerArgs) -> anyhow:
 async fn lead(
     controllers: Controllers,
     executor: Option<belay_agent::Executor>,
+    gates: FeatureGates,
     token: CancellationToken,
 ) {
     let executing = async {
@@ -136,7 +134,17 @@ async fn lead(
             assert!(failed.is_none(), "the executor failed: {failed:?}");
         }
     };
-    futures::join!(Box::pin(controllers.run(token.clone())), executing);
+    let controlling = async {
+        if gates.enabled(Feature::ContainerNotifier) {
+            controllers.run(token.clone()).await;
+        } else {
+            tracing::info!(
+                "the feature gate ContainerNotifier is off: hooks are carried out, and deleted notifications are let go"
+            );
+            controllers.run_gated(token.clone()).await;
+        }
+    };
+    futures::join!(Box::pin(controlling), executing);
 }
 
 /// `belay agent --mode=companion`.
@@ -152,6 +160,7 @@ pub(crate) async fn companion(global: &Global, args: AgentArgs) -> anyhow::Resul
     let metrics = Arc::new(belay_agent::Metrics::new(gates));
     let shown = Arc::clone(&metrics);
     let endpoint = args.runtime_endpoint;
+    let endpoint = endpoint.unwrap_or_else(|| runtime::CONTAINERD.to_owned());
     let lease = format!(
         "the agent's lease {}/{node_name} is not renewed",
         args.cluster.lease_namespace
@@ -176,9 +185,7 @@ pub(crate) async fn companion(global: &Global, args: AgentArgs) -> anyhow::Resul
     });
     let (stop, name) = (roles.stop.clone(), node_name.clone());
     roles.add("agent", async move {
-        if !starts(&client, &args.cluster, Executor::Agent, gates, &stop).await? {
-            readiness.idle();
-            stop.cancelled().await;
+        if !starts(&client, &args.cluster, Executor::Agent, &stop).await? {
             return Ok(());
         }
         readiness.has(POLICIES);
@@ -219,18 +226,14 @@ async fn connect(global: &Global) -> anyhow::Result<(Client, String)> {
     Ok((client, server))
 }
 
-/// Whether the role acts: not with its gate off. Refuses a cluster that is not protected.
+/// Whether the role acts: not when it is told to stop before. Refuses a cluster that is not
+/// protected.
 async fn starts(
     client: &Client,
     args: &ClusterArgs,
     executor: Executor,
-    gates: FeatureGates,
     stop: &CancellationToken,
 ) -> anyhow::Result<bool> {
-    if !gates.enabled(Feature::ContainerNotifier) {
-        tracing::info!("the feature gate ContainerNotifier is off: this role does nothing");
-        return Ok(false);
-    }
     tokio::select! {
         () = stop.cancelled() => Ok(false),
         checked = protection::require(client, args, executor) => {

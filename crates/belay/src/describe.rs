@@ -1,13 +1,18 @@
 //! `belay describe`: one object, what it says, and what happened to it in order.
 
+mod hook;
 mod notification;
 
 use belay_api::fanout::{Notification, OWNER_LABEL};
+use belay_api::hook::{ExecutionHook, HOOK_LABEL, HookAction, PodAction};
 use belay_api::notification::{Condition, PodNotification};
 use belay_api::pod::{ContainerState, Pod};
 use k8s_openapi::api::core::v1::Event;
-use kube::ResourceExt as _;
 use kube::api::{Api, ListParams};
+use kube::core::NamespaceResourceScope;
+use kube::{Resource, ResourceExt as _};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::cli::{DescribeArgs, Global};
 use crate::connect::{Connection, connect};
@@ -24,83 +29,104 @@ pub(crate) async fn run(global: &Global, args: &DescribeArgs) -> anyhow::Result<
         Some(name) => reference(name, Some(args.object.parse()?))?,
         None => reference(&args.object, None)?,
     };
-    let connection = connect(global).await?;
+    let connection = &connect(global).await?;
+    let output = global.output;
     match kind {
-        Kind::Notification => fanout(&connection, &name, global.output).await,
-        Kind::PodNotification => notification(&connection, &name, global.output).await,
-        Kind::Pod => pod(&connection, &name, global.output).await,
+        Kind::Notification => {
+            show(connection, &name, output, async |object: Notification| {
+                let uid = object.uid().unwrap_or_default();
+                let events = events_of(connection, "Notification", &uid).await?;
+                let children = belonging(connection, OWNER_LABEL, &uid).await?;
+                Ok(notification::describe(&object, &children, &events))
+            })
+            .await
+        }
+        Kind::PodNotification => {
+            show(
+                connection,
+                &name,
+                output,
+                async |object: PodNotification| {
+                    let uid = object.uid().unwrap_or_default();
+                    let events = events_of(connection, "PodNotification", &uid).await?;
+                    Ok(describe_notification(&object, &events))
+                },
+            )
+            .await
+        }
+        Kind::ExecutionHook => {
+            show(connection, &name, output, async |object: ExecutionHook| {
+                let uid = object.uid().unwrap_or_default();
+                let events = events_of(connection, "ExecutionHook", &uid).await?;
+                let actions = belonging(connection, HOOK_LABEL, &uid).await?;
+                Ok(hook::describe(&object, &actions, &events))
+            })
+            .await
+        }
+        Kind::HookAction => {
+            show(connection, &name, output, async |object: HookAction| {
+                Ok(hook::describe_action(&object))
+            })
+            .await
+        }
+        Kind::PodAction => {
+            show(connection, &name, output, async |object: PodAction| {
+                Ok(hook::describe_pod_action(&object))
+            })
+            .await
+        }
+        Kind::Pod => {
+            show(connection, &name, output, async |pod: Pod| {
+                let events = events_of(connection, "Pod", pod.uid()).await?;
+                let asked = Asked {
+                    notifications: notifications_of(connection, &pod).await,
+                    actions: actions_of(connection, &pod).await,
+                };
+                Ok(describe_pod(&pod, &events, &asked))
+            })
+            .await
+        }
         Kind::Node => Err(usage(
-            "describe knows ntf/NAME, pn/NAME and pod/NAME; for nodes use `belay get nodes -o yaml` or kubectl",
+            "describe knows ntf/NAME, pn/NAME, eh/NAME, ha/NAME and pod/NAME; for nodes use `belay get nodes -o yaml` or kubectl",
         )),
     }
 }
 
-async fn notification(
+/// Prints an object as it is where that is asked for, else what `describe` has to say of it.
+async fn show<K>(
     connection: &Connection,
     name: &str,
     output: Option<Format>,
-) -> anyhow::Result<Exit> {
-    let api: Api<PodNotification> =
-        Api::namespaced(connection.client.clone(), &connection.namespace);
+    describe: impl AsyncFnOnce(K) -> anyhow::Result<String>,
+) -> anyhow::Result<Exit>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    K: Clone + std::fmt::Debug + DeserializeOwned + Serialize,
+{
+    let api: Api<K> = Api::namespaced(connection.client.clone(), &connection.namespace);
     let object = api
         .get(name)
         .await
         .map_err(|error| connection.explain(error))?;
-    if let Some(format @ (Format::Json | Format::Yaml)) = output {
-        format::print(&object, format)?;
-        return Ok(Exit::Done);
+    match output {
+        Some(format @ (Format::Json | Format::Yaml)) => format::print(&object, format)?,
+        Some(Format::Wide) | None => format::out(&describe(object).await?)?,
     }
-    let events = events_of(
-        connection,
-        "PodNotification",
-        &object.uid().unwrap_or_default(),
-    )
-    .await?;
-    format::out(&describe_notification(&object, &events))?;
     Ok(Exit::Done)
 }
 
-async fn fanout(
-    connection: &Connection,
-    name: &str,
-    output: Option<Format>,
-) -> anyhow::Result<Exit> {
-    let client = &connection.client;
-    let api: Api<Notification> = Api::namespaced(client.clone(), &connection.namespace);
-    let object = api
-        .get(name)
+/// What carries the UID of its owner under this label.
+async fn belonging<K>(connection: &Connection, label: &str, uid: &str) -> anyhow::Result<Vec<K>>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    K: Clone + std::fmt::Debug + DeserializeOwned,
+{
+    let api: Api<K> = Api::namespaced(connection.client.clone(), &connection.namespace);
+    let list = api
+        .list(&ListParams::default().labels(&format!("{label}={uid}")))
         .await
         .map_err(|error| connection.explain(error))?;
-    if let Some(format @ (Format::Json | Format::Yaml)) = output {
-        format::print(&object, format)?;
-        return Ok(Exit::Done);
-    }
-    let uid = object.uid().unwrap_or_default();
-    let events = events_of(connection, "Notification", &uid).await?;
-    let api: Api<PodNotification> = Api::namespaced(client.clone(), &connection.namespace);
-    let label = format!("{OWNER_LABEL}={uid}");
-    let children = api
-        .list(&ListParams::default().labels(&label))
-        .await
-        .map_err(|error| connection.explain(error))?;
-    format::out(&notification::describe(&object, &children.items, &events))?;
-    Ok(Exit::Done)
-}
-
-async fn pod(connection: &Connection, name: &str, output: Option<Format>) -> anyhow::Result<Exit> {
-    let api: Api<Pod> = Api::namespaced(connection.client.clone(), &connection.namespace);
-    let pod = api
-        .get(name)
-        .await
-        .map_err(|error| connection.explain(error))?;
-    if let Some(format @ (Format::Json | Format::Yaml)) = output {
-        format::print(&pod, format)?;
-        return Ok(Exit::Done);
-    }
-    let events = events_of(connection, "Pod", pod.uid()).await?;
-    let notifications = notifications_of(connection, &pod).await;
-    format::out(&describe_pod(&pod, &events, &notifications))?;
-    Ok(Exit::Done)
+    Ok(list.items)
 }
 
 async fn events_of(connection: &Connection, kind: &str, uid: &str) -> anyhow::Result<Vec<Event>> {
@@ -125,6 +151,24 @@ async fn notifications_of(connection: &Connection, pod: &Pod) -> Vec<PodNotifica
         object.spec.pod_name == pod.name() && uid.is_none_or(|uid| uid == pod.uid())
     };
     list.items.into_iter().filter(of_this_pod).collect()
+}
+
+/// What hooks asked for in a pod. A server that does not serve them has none.
+async fn actions_of(connection: &Connection, pod: &Pod) -> Vec<PodAction> {
+    let api: Api<PodAction> = Api::namespaced(connection.client.clone(), &connection.namespace);
+    let Ok(list) = api.list(&ListParams::default()).await else {
+        return Vec::new();
+    };
+    let all = list.items.into_iter();
+    all.filter(|action| action.spec.pod_uid == pod.uid())
+        .collect()
+}
+
+/// What was asked for in a pod.
+#[derive(Debug, Default)]
+struct Asked {
+    notifications: Vec<PodNotification>,
+    actions: Vec<PodAction>,
 }
 
 /// Pairs of a heading and a text.
@@ -219,7 +263,7 @@ fn describe_notification(object: &PodNotification, events: &[Event]) -> String {
     out
 }
 
-fn describe_pod(pod: &Pod, events: &[Event], notifications: &[PodNotification]) -> String {
+fn describe_pod(pod: &Pod, events: &[Event], asked: &Asked) -> String {
     let status = pod.status.as_ref();
     let mut out = facts([
         ("Name", pod.name().to_owned()),
@@ -271,7 +315,8 @@ fn describe_pod(pod: &Pod, events: &[Event], notifications: &[PodNotification]) 
         out.push_str(&section("Conditions", &conditions.to_string()));
     }
     let mut timeline = Timeline::of_pod(pod, events);
-    timeline.add_notifications(notifications);
+    timeline.add_notifications(&asked.notifications);
+    timeline.add_actions(&asked.actions);
     out.push_str(&section("Timeline", &timeline.render().to_string()));
     out
 }
@@ -386,7 +431,7 @@ Timeline:
         }))
         .unwrap();
         assert_eq!(
-            describe_pod(&pod, &[], &[]),
+            describe_pod(&pod, &[], &Asked::default()),
             "\
 Name:       web
 Namespace:  default

@@ -7,14 +7,20 @@ use crate::exit::usage;
 pub(crate) enum Kind {
     Notification,
     PodNotification,
+    ExecutionHook,
+    HookAction,
+    PodAction,
     Pod,
     Node,
 }
 
 impl Kind {
-    const ALL: [Kind; 4] = [
+    const ALL: [Kind; 7] = [
         Kind::Notification,
         Kind::PodNotification,
+        Kind::ExecutionHook,
+        Kind::HookAction,
+        Kind::PodAction,
         Kind::Pod,
         Kind::Node,
     ];
@@ -35,6 +41,26 @@ impl Kind {
                 "podnotification.apps.k8s.io",
                 "podnotifications.apps.k8s.io",
             ],
+            Kind::ExecutionHook => &[
+                "eh",
+                "executionhook",
+                "executionhooks",
+                "executionhook.apps.k8s.io",
+                "executionhooks.apps.k8s.io",
+            ],
+            Kind::HookAction => &[
+                "ha",
+                "hookaction",
+                "hookactions",
+                "hookaction.apps.k8s.io",
+                "hookactions.apps.k8s.io",
+            ],
+            Kind::PodAction => &[
+                "podaction",
+                "podactions",
+                "podaction.apps.k8s.io",
+                "podactions.apps.k8s.io",
+            ],
             Kind::Pod => &["po", "pod", "pods"],
             Kind::Node => &["no", "node", "nodes"],
         }
@@ -42,11 +68,13 @@ impl Kind {
 
     /// The path of the collection, or of one object in it.
     pub(crate) fn path(self, namespace: Option<&str>, name: Option<&str>) -> String {
-        let (root, plural) = match self {
-            Kind::Notification => ("/apis/apps.k8s.io/v1alpha1", "notifications"),
-            Kind::PodNotification => ("/apis/apps.k8s.io/v1alpha1", "podnotifications"),
-            Kind::Pod => ("/api/v1", "pods"),
-            Kind::Node => ("/api/v1", "nodes"),
+        let root = match self {
+            Kind::Pod | Kind::Node => "/api/v1",
+            Kind::Notification
+            | Kind::PodNotification
+            | Kind::ExecutionHook
+            | Kind::HookAction
+            | Kind::PodAction => "/apis/apps.k8s.io/v1alpha1",
         };
         let mut path = root.to_owned();
         if let Some(namespace) = namespace.filter(|_| self.is_namespaced()) {
@@ -54,7 +82,7 @@ impl Kind {
             path.push_str(namespace);
         }
         path.push('/');
-        path.push_str(plural);
+        path.push_str(self.plural());
         if let Some(name) = name {
             path.push('/');
             path.push_str(name);
@@ -72,6 +100,9 @@ impl Kind {
         match self {
             Kind::Notification => "notifications",
             Kind::PodNotification => "podnotifications",
+            Kind::ExecutionHook => "executionhooks",
+            Kind::HookAction => "hookactions",
+            Kind::PodAction => "podactions",
             Kind::Pod => "pods",
             Kind::Node => "nodes",
         }
@@ -88,7 +119,7 @@ impl std::str::FromStr for Kind {
             .find(|kind| kind.names().contains(&lower.as_str()))
             .ok_or_else(|| {
                 usage(format!(
-                    "unknown kind {text:?}: known are ntf, pn, pods and nodes"
+                    "unknown kind {text:?}: known are ntf, pn, eh, ha, podactions, pods and nodes"
                 ))
             })
     }
@@ -130,6 +161,9 @@ mod tests {
             ("notifications", Kind::Notification),
             ("PodNotifications", Kind::PodNotification),
             ("podnotification.apps.k8s.io", Kind::PodNotification),
+            ("eh", Kind::ExecutionHook),
+            ("hookaction", Kind::HookAction),
+            ("podactions.apps.k8s.io", Kind::PodAction),
             ("po", Kind::Pod),
             ("pods", Kind::Pod),
             ("node", Kind::Node),

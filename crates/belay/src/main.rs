@@ -3,7 +3,7 @@
 //! ```text
 //!  cli (what can be said) --> one module per command --> exit code
 //!                              |            |
-//!            roles: up, server, agent     notify, get, describe: a client of any server
+//!            roles: up, server, agent     notify, hook, get, describe: a client of any server
 //! ```
 //!
 //! **Invariant:** results go to standard output, everything else to standard error; exit codes are
@@ -16,8 +16,10 @@ mod connect;
 mod demo;
 mod describe;
 mod exit;
+mod follow;
 mod format;
 mod get;
+mod hook;
 mod kind;
 mod log;
 mod manifests;
@@ -26,6 +28,7 @@ mod notify;
 mod place;
 mod protection;
 mod roles;
+mod runtime;
 mod signals;
 mod table;
 mod timeline;
@@ -64,6 +67,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Agent(args) => on_all_cores(roles::agent(&global, args)),
         Command::Token(args) => roles::token(args.command),
         Command::Notify(args) => on_one_core(notify::run(&global, &args)),
+        Command::Hook(args) => on_one_core(hook::run(&global, &args.command)),
         Command::Get(args) => on_one_core(get::run(&global, &args)),
         Command::Describe(args) => on_one_core(describe::run(&global, &args)),
         Command::Demo => on_one_core(demo::run()),

@@ -42,11 +42,6 @@ impl Readiness {
         self.parts().remove(part);
     }
 
-    /// Nothing is asked of this role.
-    pub(crate) fn idle(&self) {
-        self.parts().clear();
-    }
-
     fn parts(&self) -> MutexGuard<'_, BTreeMap<&'static str, String>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -202,8 +197,6 @@ mod tests {
         assert!(get(address, "/readyz").await.starts_with("HTTP/1.1 200"));
         readiness.lacks("runtime", "gone");
         assert!(get(address, "/readyz").await.starts_with("HTTP/1.1 503"));
-        readiness.idle();
-        assert!(get(address, "/readyz").await.starts_with("HTTP/1.1 200"));
         stop.cancel();
         task.await.unwrap();
     }

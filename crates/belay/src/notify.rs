@@ -16,12 +16,12 @@ mod preview;
 mod report;
 mod rights;
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use belay_api::notification::{PodNotification, PodNotificationSpec};
 use futures::stream::StreamExt as _;
 use kube::ResourceExt as _;
-use kube::api::{Api, DeleteParams, ObjectMeta, PostParams, Preconditions};
+use kube::api::{Api, ObjectMeta, PostParams};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, watcher};
 use serde::Serialize;
@@ -30,6 +30,7 @@ use serde_json::Value;
 use crate::cli::{Global, NotifyArgs};
 use crate::connect::{Connection, connect};
 use crate::exit::{Exit, usage};
+use crate::follow::{self, Ending, SETTLING};
 use crate::format::{self, Format};
 use crate::kind::{Kind, reference};
 use crate::signals::Interrupts;
@@ -40,8 +41,6 @@ pub(crate) use report::{detail, failure, result};
 
 /// The label that ties together what one command created, so that one watch sees all of it.
 const REQUEST_LABEL: &str = "apps.k8s.io/notify-request";
-/// How long after `--timeout` the wait goes on: what expires is reported by then.
-const SETTLING: Duration = Duration::from_secs(5);
 /// How many notifications are created or deleted at once.
 const CONCURRENT: usize = 16;
 
@@ -131,14 +130,6 @@ pub(crate) async fn run(global: &Global, args: &NotifyArgs) -> anyhow::Result<Ex
     }
 }
 
-/// Why the wait is over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ending {
-    AllFinal,
-    TimedOut,
-    Interrupted,
-}
-
 /// The pods named on the command line, each once, in order.
 fn targets(args: &NotifyArgs) -> anyhow::Result<Vec<String>> {
     let mut pods = Vec::new();
@@ -178,7 +169,7 @@ fn draft(pod: &str, args: &NotifyArgs, request: Option<&str>) -> PodNotification
 
 /// What generated names begin with: pod and notifier, made fit for an object name and short enough
 /// that the server's random ending stays whole.
-fn name_prefix(pod: &str, notifier: &str) -> String {
+pub(crate) fn name_prefix(pod: &str, notifier: &str) -> String {
     let fit: String = format!("{pod}-{notifier}")
         .to_ascii_lowercase()
         .chars()
@@ -298,18 +289,9 @@ async fn clean_up(connection: &Connection, board: &Board) {
         .for_each_concurrent(CONCURRENT, |object| {
             let api = api.clone();
             async move {
-                let params = DeleteParams::default().preconditions(Preconditions {
-                    uid: object.uid(),
-                    resource_version: None,
-                });
-                match api.delete(&object.name_any(), &params).await {
-                    Ok(_) => {}
-                    Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => {}
-                    Err(error) => format::note(&format!(
-                        "pn/{} is left behind: {}",
-                        object.name_any(),
-                        connection.explain(error)
-                    )),
+                let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
+                if let Err(error) = follow::delete(connection, &api, &name, &uid).await {
+                    format::note(&format!("pn/{name} is left behind: {error:#}"));
                 }
             }
         })
@@ -324,6 +306,7 @@ fn to_value(object: &impl Serialize) -> anyhow::Result<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     pub(super) fn args(pods: &[&str]) -> NotifyArgs {
         NotifyArgs {

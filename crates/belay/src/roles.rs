@@ -4,7 +4,7 @@
 //! ```text
 //!            CancellationToken (SIGTERM, SIGINT, or a role that failed)
 //!              |          |             |            |
-//!            server <-- binder      controllers    agent --> process runtime
+//!            server <-- binder      controllers    agent --> runtime
 //!              ^----------- kube::Client, each with its own identity -----'
 //! ```
 //!
@@ -20,17 +20,17 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use belay_api::gates::{Feature, FeatureGates};
-use belay_runtime::{PodRuntime, ProcessRuntime};
 use belay_server::{Identity, Server, ServerError};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::cli::{AgentArgs, AgentMode, Global, Runtime, ServerArgs, TokenCommand, UpArgs};
+use crate::cli::{AgentArgs, AgentMode, Global, ServerArgs, TokenCommand, UpArgs};
 use crate::cluster;
 use crate::connect;
 use crate::exit::{Exit, usage};
 use crate::format;
 use crate::place;
+use crate::runtime;
 use crate::signals::Interrupts;
 
 /// How long roles may take to end before the process ends without them. Nothing is lost by that:
@@ -41,7 +41,6 @@ const MAX_ACTIONS: usize = 16;
 
 /// `belay up`.
 pub(crate) async fn up(args: UpArgs) -> anyhow::Result<Exit> {
-    refuse_cri(args.runtime)?;
     let interrupts = Interrupts::listen()?;
     let data_dir = data_dir(args.data_dir.as_deref())?;
     let node_name = args.node_name.unwrap_or_else(place::default_node_name);
@@ -54,11 +53,14 @@ pub(crate) async fn up(args: UpArgs) -> anyhow::Result<Exit> {
     .await?;
 
     let mut roles = Roles::default();
-    roles.serve(&server, args.gates.feature_gates);
+    roles.serve(&server, args.gates.feature_gates, args.hooks.hook_ttl);
     let agent_dir = data_dir.join("agent");
+    let endpoint = args.runtime_endpoint.as_deref();
+    let owner = runtime::owner(&node_name, &server.ca_pem());
+    let chosen = runtime::choose(args.runtime, endpoint, &agent_dir, &owner).await?;
     let agent = belay_agent::Config {
         node_name: node_name.clone(),
-        runtime: process_runtime(&agent_dir).await?,
+        runtime: chosen.runtime,
         data_dir: agent_dir,
         client: server.connect(Identity::node(&node_name)),
         gates: args.gates.feature_gates,
@@ -72,7 +74,7 @@ pub(crate) async fn up(args: UpArgs) -> anyhow::Result<Exit> {
         belay_agent::run(agent, stop).await.map_err(Into::into)
     });
 
-    let announce = announce(&server, Some(&node_name));
+    let announce = announce(&server, Some((&node_name, &chosen.words)));
     roles.run(&interrupts, announce).await
 }
 
@@ -83,7 +85,7 @@ pub(crate) async fn server(args: ServerArgs) -> anyhow::Result<Exit> {
     let gates = args.gates.feature_gates;
     let server = open(&data_dir, args.listen, gates, args.tls_names).await?;
     let mut roles = Roles::default();
-    roles.serve(&server, gates);
+    roles.serve(&server, gates, args.hooks.hook_ttl);
     let announce = announce(&server, None);
     roles.run(&interrupts, announce).await
 }
@@ -94,7 +96,6 @@ pub(crate) async fn agent(global: &Global, args: AgentArgs) -> anyhow::Result<Ex
         AgentMode::Node => {}
         AgentMode::Companion => return cluster::companion(global, args).await,
     }
-    refuse_cri(args.runtime)?;
     if global.kubeconfig.is_none() && std::env::var_os("KUBECONFIG").is_none() {
         return Err(usage(
             "an agent needs its node's kubeconfig: --kubeconfig FILE (`belay token create --node NAME > FILE` on the server makes one)",
@@ -109,11 +110,16 @@ pub(crate) async fn agent(global: &Global, args: AgentArgs) -> anyhow::Result<Ex
     let data_dir = place::prepare_data_dir(&args.data_dir)?;
     let server = config.cluster_url.to_string();
     let node_name = args.node_name.unwrap_or_else(place::default_node_name);
+    let endpoint = args.runtime_endpoint.as_deref();
+    let authority = connect::authority_pem(&config)?;
+    let owner = runtime::owner(&node_name, &authority);
+    let chosen = runtime::choose(args.runtime, endpoint, &data_dir, &owner).await?;
+    let words = chosen.words;
     let agent = belay_agent::Config {
         node_name: node_name.clone(),
-        runtime: process_runtime(&data_dir).await?,
+        runtime: chosen.runtime,
         data_dir,
-        server_ca_pem: connect::authority_pem(&config)?,
+        server_ca_pem: authority,
         client: kube::Client::try_from(config)
             .with_context(|| format!("the credentials for {server} cannot be used"))?,
         gates: args.gates.feature_gates,
@@ -126,8 +132,11 @@ pub(crate) async fn agent(global: &Global, args: AgentArgs) -> anyhow::Result<Ex
     roles.add("agent", async move {
         belay_agent::run(agent, stop).await.map_err(Into::into)
     });
-    let announce =
-        async move { format::out(&format!("belay agent: node {node_name}, server {server}\n")) };
+    let announce = async move {
+        format::out(&format!(
+            "belay agent: node {node_name} (runtime {words}), server {server}\n"
+        ))
+    };
     roles.run(&interrupts, announce).await
 }
 
@@ -157,15 +166,6 @@ pub(crate) fn token(command: TokenCommand) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn refuse_cri(runtime: Runtime) -> anyhow::Result<()> {
-    match runtime {
-        Runtime::Auto | Runtime::Process => Ok(()),
-        Runtime::Cri => Err(usage(
-            "--runtime cri is not in this version; use --runtime process",
-        )),
-    }
-}
-
 fn data_dir(given: Option<&Path>) -> anyhow::Result<std::path::PathBuf> {
     match given {
         Some(dir) => place::prepare_data_dir(dir),
@@ -186,14 +186,6 @@ async fn open(
         tls_names,
     };
     Ok(Server::open(config).await?)
-}
-
-async fn process_runtime(agent_dir: &Path) -> anyhow::Result<Arc<dyn PodRuntime>> {
-    let dir = place::prepare_data_dir(agent_dir)?.join("runtime");
-    let opened = tokio::task::spawn_blocking(move || ProcessRuntime::open(&dir)).await?;
-    Ok(Arc::new(
-        opened.context("the process runtime cannot start")?,
-    ))
 }
 
 /// The address under which others reach what listens on `listen`: that address itself, or, when
@@ -217,12 +209,12 @@ fn reachable_address(listen: IpAddr, server: &http::Uri) -> anyhow::Result<IpAdd
 /// Says where the instance is and what to try, once it answers.
 fn announce(
     server: &Server,
-    node: Option<&str>,
+    node: Option<(&str, &str)>,
 ) -> impl Future<Output = anyhow::Result<()>> + Send + 'static {
     let client = server.connect(Identity::admin());
     let kubeconfig = server.kubeconfig_path();
     let address = server.local_addr();
-    let node = node.map(str::to_owned);
+    let node = node.map(|(name, runtime)| (name.to_owned(), runtime.to_owned()));
     async move {
         wait_ready(&client).await?;
         let default = place::default_data_dir()
@@ -239,8 +231,8 @@ fn announce(
             kubeconfig.display()
         );
         match node {
-            Some(node) => text.push_str(&format!(
-                "  node: {node} (runtime process: containers are plain processes, nothing is isolated)\n  try: belay{flag} get nodes\n",
+            Some((node, runtime)) => text.push_str(&format!(
+                "  node: {node} (runtime {runtime})\n  try: belay{flag} get nodes\n",
             )),
             None => text.push_str(&format!(
                 "  try: belay{flag} get pods -A\n  a node joins with: belay token create --data-dir {} --node NAME\n",
@@ -284,7 +276,7 @@ impl Roles {
     }
 
     /// The server and the loops that belong beside it.
-    fn serve(&mut self, server: &Server, gates: FeatureGates) {
+    fn serve(&mut self, server: &Server, gates: FeatureGates, hook_ttl: Duration) {
         let (stop, served) = (self.stop.clone(), server.clone());
         self.add("server", async move {
             served.serve(stop).await.map_err(Into::into)
@@ -319,19 +311,23 @@ impl Roles {
             belay_controlplane::owners::run(client, stop).await;
             Ok(())
         });
-        if gates.enabled(Feature::ContainerNotifier) {
-            let metrics = Arc::new(belay_controllers::Metrics::of_loops());
-            let controllers = belay_controllers::Controllers {
-                metrics: Arc::clone(&metrics),
-                ..belay_controllers::Controllers::new(server.connect(Identity::controller()))
-            };
-            server.show_metrics(move || metrics.text());
-            let stop = self.stop.clone();
-            self.add("controllers", async move {
+        let metrics = Arc::new(belay_controllers::Metrics::of_loops());
+        let controllers = belay_controllers::Controllers {
+            metrics: Arc::clone(&metrics),
+            hook_ttl,
+            ..belay_controllers::Controllers::new(server.connect(Identity::controller()))
+        };
+        server.show_metrics(move || metrics.text());
+        let stop = self.stop.clone();
+        self.add("controllers", async move {
+            // With the gate off the server does not serve notifications.
+            if gates.enabled(Feature::ContainerNotifier) {
                 controllers.run(stop).await;
-                Ok(())
-            });
-        }
+            } else {
+                controllers.run_hooks(stop).await;
+            }
+            Ok(())
+        });
     }
 
     /// Runs until a signal comes or a role ends; then ends all of them.
@@ -444,13 +440,5 @@ mod tests {
             reachable_address(any, &server).unwrap(),
             IpAddr::V4(Ipv4Addr::LOCALHOST)
         );
-    }
-
-    #[test]
-    fn a_runtime_that_is_not_there_is_wrong_usage() {
-        let error = refuse_cri(Runtime::Cri).unwrap_err();
-        assert_eq!(crate::exit::of_error(&error), Exit::Usage);
-        assert!(error.to_string().contains("not in this version"));
-        refuse_cri(Runtime::Auto).unwrap();
     }
 }

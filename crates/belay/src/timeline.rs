@@ -6,11 +6,12 @@
 //! can have happened.
 
 use belay_api::fanout::Notification;
+use belay_api::hook::{ExecutionHook, PodAction};
 use belay_api::notification::PodNotification;
 use belay_api::pod::Pod;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
 
 use crate::table::Table;
 
@@ -121,6 +122,73 @@ impl Timeline {
         }
         timeline.add_events(events);
         timeline
+    }
+
+    /// The life of a hook. When something ended in a container is told by the podactions, as long as
+    /// they are there.
+    pub(crate) fn of_hook(
+        object: &ExecutionHook,
+        actions: &[PodAction],
+        events: &[Event],
+    ) -> Timeline {
+        let mut timeline = Timeline::default();
+        timeline.add(
+            object.metadata.creation_timestamp.as_ref(),
+            Rank::Created,
+            || format!("created: {:?}", object.spec.action_name),
+        );
+        if let Some(status) = &object.status {
+            let targets = status.target_count.unwrap_or(0);
+            timeline.add(status.start_time.as_ref(), Rank::Claimed, || {
+                format!("acknowledged: {targets} containers")
+            });
+            for one in &status.hook_statuses {
+                let started = one.timestamp.and_then(|at| Timestamp::from_second(at).ok());
+                timeline.add(started.map(Time).as_ref(), Rank::Started, || {
+                    format!("{}/{}: started", one.pod_name, one.container_name)
+                });
+            }
+            timeline.add(status.complete_time.as_ref(), Rank::Finished, || {
+                let well = status.action_succeed == Some(true);
+                if well { "succeeded" } else { "failed" }.to_owned()
+            });
+        }
+        for action in actions {
+            let pod = &action.spec.pod_name;
+            for one in action.status.iter().flat_map(|status| &status.containers) {
+                timeline.add(one.complete_time.as_ref(), Rank::Ended, || {
+                    let well = one.succeed == Some(true);
+                    let word = if well { "succeeded" } else { "failed" };
+                    format!("{pod}/{}: {word}", one.name)
+                });
+            }
+        }
+        timeline.add_events(events);
+        timeline
+    }
+
+    /// Adds what hooks asked for in a pod: when, where it was first started, and how it ended.
+    pub(crate) fn add_actions(&mut self, actions: &[PodAction]) {
+        for action in actions {
+            let hook = &action.spec.hook.name;
+            self.add(
+                action.metadata.creation_timestamp.as_ref(),
+                Rank::Claimed,
+                || format!("eh/{hook}: asked for"),
+            );
+            let Some(status) = &action.status else {
+                continue;
+            };
+            for one in &status.containers {
+                let started = one.start_time.as_ref().map(|MicroTime(at)| Time(*at));
+                self.add(started.as_ref(), Rank::Started, || {
+                    format!("eh/{hook}: started in {}", one.name)
+                });
+            }
+            self.add(status.complete_time.as_ref(), Rank::Finished, || {
+                format!("eh/{hook}: {}", status.state)
+            });
+        }
     }
 
     /// The life of a pod.

@@ -49,9 +49,14 @@ fn wrong_usage_exits_2_and_says_what_is_right() {
         (&["notify", "reload", "-l", "app in"], "-l \"app in\""),
         (&["notify", "reload", "svc/web"], "unknown kind"),
         (&["notify", "reload", "web", "--timeout", "soon"], "30s, 2m"),
-        (&["get", "deployments"], "pn, pods and nodes"),
+        (&["get", "deployments"], "podactions, pods and nodes"),
+        (&["hook", "run", "flush"], "pod/NAME[/CONTAINER]"),
+        (&["hook", "run", "flush", "a/b"], "unknown kind"),
+        (&["hook", "run", "flush", "-l", "app in"], "-l \"app in\""),
+        (&["hook", "run", "flush", "pod/a", "-c", "b"], "--selector"),
+        (&["hook", "describe", "A"], "cannot be the name"),
         (&["describe", "web"], "KIND/NAME"),
-        (&["up", "--runtime", "cri"], "not in this version"),
+        (&["up", "--runtime", "docker"], "cri, process"),
         (&["up", "--feature-gates", "Nope=true"], "ContainerNotifier"),
         (
             &[
@@ -69,6 +74,29 @@ fn wrong_usage_exits_2_and_says_what_is_right() {
         let told = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{words:?}: {told}");
         assert!(told.contains(hint), "{words:?}: {told}");
+    }
+}
+
+#[test]
+fn a_runtime_that_does_not_answer_is_named_with_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().to_str().unwrap();
+    let output = belay(&[
+        "up",
+        "--data-dir",
+        data,
+        "--listen=127.0.0.1:0",
+        "--runtime=cri",
+        "--runtime-endpoint=unix:///nonexistent/containerd.sock",
+    ]);
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    for part in [
+        "no CRI runtime answers",
+        "/nonexistent/containerd.sock",
+        "--runtime process",
+    ] {
+        assert!(told.contains(part), "{told}");
     }
 }
 

@@ -137,13 +137,14 @@ async fn when_a_notifications_time_is_over_the_pods_that_wait_are_left_out_and_c
     assert_eq!(left, Some(PODS - 1), "{status:#}");
     assert_eq!(belay_testkit::lines(&file), 1);
 
-    let metrics = admin.get("/metrics").await?.text();
+    // It is counted after it is written.
+    let metrics = eventually("the count of its end", async || {
+        let metrics = admin.get("/metrics").await?.text();
+        let counted = metric(&metrics, "belay_fanouts_total{outcome=\"Failed\"}") == Some(1.0);
+        Ok(counted.then_some(metrics))
+    })
+    .await?;
     let value = |name: &str| metric(&metrics, name);
-    assert_eq!(
-        value("belay_fanouts_total{outcome=\"Failed\"}"),
-        Some(1.0),
-        "{metrics}"
-    );
     assert_eq!(value("belay_fanout_children_total"), Some(1.0), "{metrics}");
     assert_eq!(
         value("belay_fanout_duration_seconds_count"),

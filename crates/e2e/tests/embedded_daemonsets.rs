@@ -164,6 +164,112 @@ async fn every_node_that_matches_runs_one_pod_and_follows_its_labels() -> anyhow
     Ok(())
 }
 
+/// What the set asks of nodes may change as well as what nodes say of themselves.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_set_follows_its_own_node_selector_and_ends_pods_as_their_spec_says() -> anyhow::Result<()>
+{
+    let instance = three_nodes().await?;
+    let Some(kubectl) = Kubectl::of(&instance) else {
+        return Ok(());
+    };
+    let admin = instance.admin().await?;
+    let heard = instance.file("heard");
+    let script = format!(
+        "trap 'echo $NODE >> {heard}; exit 0' USR1; echo up >> {heard}.$UID; \
+         while :; do sleep 0.05; done"
+    );
+    let field = |name: &str, path: &str| {
+        let from = json!({ "fieldRef": { "fieldPath": path } });
+        json!({ "name": name, "valueFrom": from })
+    };
+    let selecting = |selector: Value| {
+        let mut set = set("d");
+        let spec = &mut set["spec"]["template"]["spec"];
+        spec["nodeSelector"] = selector;
+        spec["terminationGracePeriodSeconds"] = json!(600);
+        let container = &mut spec["containers"][0];
+        container["command"] = json!(["sh", "-c", script]);
+        container["stopSignal"] = json!("SIGUSR1");
+        container["env"] = json!([field("NODE", "spec.nodeName"), field("UID", "metadata.uid")]);
+        // Ready is who can hear the signal.
+        let can_hear = json!(["sh", "-c", format!("test -e {heard}.$UID")]);
+        container["readinessProbe"] =
+            json!({ "exec": { "command": can_hear }, "periodSeconds": 1 });
+        set
+    };
+    for (node, label) in [("n1", "role=edge"), ("n2", "role=edge"), ("n2", "zone=a")] {
+        kubectl.ok(&["label", "node", node, label]).await?;
+    }
+    kubectl.ok(&["label", "node", "n3", "zone=a"]).await?;
+    apply(&kubectl, &selecting(json!({ "role": "edge" }))).await?;
+    let edge = settled(&admin, "d", &["n1", "n2"]).await?;
+
+    // One node has to let go, one gets its first pod, one a new one.
+    apply(&kubectl, &selecting(json!({ "zone": "a" }))).await?;
+    rolled_out(&kubectl, "d").await?;
+    let zone = settled(&admin, "d", &["n2", "n3"]).await?;
+    assert_ne!(edge["n2"], zone["n2"], "of the new template");
+    // A label with another value is another label.
+    let relabel = ["label", "node", "n3", "zone=b", "--overwrite"];
+    kubectl.ok(&relabel).await?;
+    let rest = settled(&admin, "d", &["n2"]).await?;
+    assert_eq!(zone["n2"], rest["n2"]);
+    let both = json!({ "zone": "a", "role": "core" });
+    apply(&kubectl, &selecting(both)).await?;
+    settled(&admin, "d", &[]).await?;
+    apply(&kubectl, &selecting(Value::Null)).await?;
+    settled(&admin, "d", &NODES).await?;
+    kubectl.ok(&["delete", "ds", "d"]).await?;
+    settled(&admin, "d", &[]).await?;
+    // Whatever sent them away: every one of them was stopped with its own signal, and once.
+    let heard = std::fs::read_to_string(&heard)?;
+    let ends = |node: &str| heard.lines().filter(|line| *line == node).count();
+    assert_eq!(NODES.map(ends), [2, 3, 2], "{heard}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_waits_for_a_ready_node_that_matches_its_selector() -> anyhow::Result<()> {
+    let mut instance = Instance::server().start().await?;
+    let Some(kubectl) = Kubectl::of(&instance) else {
+        return Ok(());
+    };
+    instance.start_agent("n1", &[]).await?;
+    let admin = instance.admin().await?;
+    let manifest = pod("p")
+        .idle("main")
+        .spec("nodeSelector", json!({ "disk": "ssd" }));
+    admin.post(PODS, &manifest.build()).await?.ok()?;
+    let path = format!("{PODS}/p");
+    let unscheduled = |pod: &Value| -> Option<String> {
+        let conditions = pod["status"]["conditions"].as_array()?;
+        let scheduled = conditions.iter().find(|it| it["type"] == "PodScheduled")?;
+        (scheduled["status"] == "False").then(|| text(&scheduled["message"]))
+    };
+    let didnt = "0/1 nodes are available: 1 node(s) didn't match Pod's node selector.";
+    let refused = |pod: &Value| (unscheduled(pod)? == didnt).then_some(());
+    admin.until(&path, "the refusal", refused).await?;
+    // Nor is it taken by one that matches and is not there.
+    let absent = json!({
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": { "name": "absent", "labels": { "disk": "ssd" } },
+    });
+    admin.post("/api/v1/nodes", &absent).await?.ok()?;
+    let none = "0/2 nodes are available: 1 node(s) were not ready, 1 node(s) didn't match Pod's node selector.";
+    let refused = |pod: &Value| (unscheduled(pod)? == none).then_some(());
+    admin.until(&path, "the other refusal", refused).await?;
+    kubectl.ok(&["label", "node", "n1", "disk=ssd"]).await?;
+    let running = admin.running("p").await?;
+    assert_eq!(running["spec"]["nodeName"], "n1");
+    // What is bound stays, whatever becomes of the label.
+    kubectl.ok(&["label", "node", "n1", "disk-"]).await?;
+    admin.run(&pod("later").idle("main").build()).await?;
+    let still = admin.running("p").await?;
+    assert_eq!(still["metadata"]["uid"], running["metadata"]["uid"]);
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_template_replaces_one_pod_at_a_time() -> anyhow::Result<()> {
     let instance = three_nodes().await?;

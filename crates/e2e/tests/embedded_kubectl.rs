@@ -29,6 +29,8 @@ async fn api_resources_and_versions_are_discovered() -> anyhow::Result<()> {
         ("configmaps", "cm", "ConfigMap"),
         ("leases", "", "Lease"),
         ("podnotifications", "pn", "PodNotification"),
+        ("executionhooks", "eh", "ExecutionHook"),
+        ("hookactions", "ha", "HookAction"),
     ] {
         let line = resources
             .lines()

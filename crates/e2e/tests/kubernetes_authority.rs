@@ -16,6 +16,8 @@ use attacker::{
 
 #[path = "authority/attacker.rs"]
 mod attacker;
+#[path = "authority/hooks.rs"]
+mod hooks;
 
 const ANNOTATION: &str = "apps.k8s.io/notifiers";
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/belay-system/leases";

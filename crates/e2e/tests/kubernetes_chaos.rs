@@ -7,7 +7,9 @@ use std::{
 };
 
 use anyhow::Context as _;
-use belay_testkit::{Cluster, Part, Stage, eventually_within, processes, rest::name};
+use belay_testkit::{
+    Cluster, NOTIFICATIONS, Part, Stage, eventually_within, notification, processes, rest::name,
+};
 use serde_json::{Value, json};
 
 use fleet::{
@@ -32,7 +34,7 @@ async fn a_fan_out_over_a_hundred_pods_survives_the_end_of_every_part() -> anyho
         return Ok(());
     };
     let stage = Stage::of(&cluster).await?;
-    let notifiers = ["killed", "away", "taken"];
+    let notifiers = ["killed", "away", "unclaimed", "taken"];
     for notifier in notifiers {
         let_end(&stage, notifier, 0)?;
     }
@@ -119,14 +121,36 @@ async fn the_api_server_is_away_for_a_minute(
 ) -> anyhow::Result<()> {
     fan_out(stage, APP, "away", PARALLELISM).await?;
     in_the_middle(stage, "away", 0).await?;
+    // The agent is asked to do this one within the default of 60 s, and cannot claim it.
+    let pod = format!("{APP}-0");
+    let agent = process_of(cluster, "belay agent", None)?;
+    processes::stop(agent);
+    let unclaimed = format!("{NOTIFICATIONS}/unclaimed");
+    let asked = notification("unclaimed", &pod, "unclaimed")
+        .spec("deadlineSeconds", Value::Null)
+        .build();
+    stage.admin().post(NOTIFICATIONS, &asked).await?.ok()?;
+    let assigned = |object: &Value| object["status"]["nodeName"].is_string().then_some(());
+    stage
+        .admin()
+        .until(&unclaimed, "the node", assigned)
+        .await?;
     cluster.kill9(Part::ApiServer).await?;
+    processes::go_on(agent);
     // What ends now cannot be told to anybody for a minute.
     let_end(stage, "away", COUNT / 2)?;
     tokio::time::sleep(Duration::from_secs(60)).await;
     cluster.start_part(Part::ApiServer)?;
     cluster.api_server_ready().await?;
+    // Said by the controller, or by the agent if it had heard of it before the server was away.
+    let expired = stage.admin().finished("unclaimed").await?;
+    assert_eq!(expired["status"]["error"]["type"], "Expired", "{expired:#}");
+    assert_eq!(expired["spec"]["deadlineSeconds"], 60, "{expired:#}");
     in_the_middle(stage, "away", COUNT / 2).await?;
-    let_end(stage, "away", COUNT)
+    let_end(stage, "away", COUNT)?;
+    complete(stage.admin(), "away").await?;
+    assert_eq!(runs(stage, "unclaimed", &pod), 0, "it has not even begun");
+    Ok(())
 }
 
 async fn the_leader_stops_and_comes_back(cluster: &Cluster, stage: &Stage) -> anyhow::Result<()> {
@@ -157,7 +181,7 @@ async fn the_leader_stops_and_comes_back(cluster: &Cluster, stage: &Stage) -> an
 
     fan_out(stage, APP, "taken", PARALLELISM).await?;
     in_the_middle(stage, "taken", 0).await?;
-    let process = process_of(cluster, "belay controller", &leader)?;
+    let process = process_of(cluster, "belay controller", Some(&leader))?;
     let begin = Instant::now();
     processes::stop(process);
     let_end(stage, "taken", COUNT / 2)?;
@@ -190,6 +214,13 @@ async fn the_leader_stops_and_comes_back(cluster: &Cluster, stage: &Stage) -> an
     assert_eq!(end["holderIdentity"], after["holderIdentity"], "{end:#}");
     assert_eq!(transitions(&end), transitions(&after), "{end:#}");
     assert!(processes::is_alive(process), "it was not killed meanwhile");
+    let taken = after["acquireTime"].as_str().context("a time")?;
+    let (of_first, of_both) = (writes(cluster, Some(&leader)), writes(cluster, None));
+    let before: Vec<_> = of_first.iter().filter(|(at, _)| **at < *taken).collect();
+    let late: Vec<_> = of_first.iter().filter(|(at, _)| **at >= *taken).collect();
+    assert!(!before.is_empty(), "it was at work");
+    assert!(of_both.iter().any(|(at, _)| **at >= *taken), "the other is");
+    assert!(late.is_empty(), "after {taken}: {late:?}");
     let children = children(admin, "taken").await?;
     assert_eq!(json!(children.len()), json!(COUNT), "one for each pod");
     Ok(())
@@ -200,14 +231,32 @@ fn unfinished(children: &[Value]) -> usize {
     children.iter().filter(open).count()
 }
 
-/// The process of a role that runs in the pod of this name.
-fn process_of(cluster: &Cluster, command: &str, pod: &str) -> anyhow::Result<u32> {
-    let of_pod = processes::with_environment(&format!("HOSTNAME={pod}"));
-    let found = of_pod
+/// What a controller's pod, or any of them, has written besides its lease: when, and what.
+fn writes(cluster: &Cluster, pod: Option<&str>) -> Vec<(String, String)> {
+    let events = cluster.audit().into_iter().filter(|event| {
+        let who = &event["user"]["extra"]["authentication.kubernetes.io/pod-name"][0];
+        event["objectRef"]["resource"] != "leases" && pod.is_none_or(|pod| *who == *pod)
+    });
+    events
+        .map(|event| {
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let what = [text(&event["verb"]), text(&event["requestURI"])].join(" ");
+            (text(&event["requestReceivedTimestamp"]), what)
+        })
+        .collect()
+}
+
+/// The process of a role, in the pod of this name if one is given.
+fn process_of(cluster: &Cluster, command: &str, pod: Option<&str>) -> anyhow::Result<u32> {
+    let all = match pod {
+        Some(pod) => processes::with_environment(&format!("HOSTNAME={pod}")),
+        None => processes::with_command(command),
+    };
+    let found = all
         .into_iter()
         .filter(|process| process.command.contains(command))
         .find(|process| cluster.contains(process.pid));
     Ok(found
-        .with_context(|| format!("`{command}` does not run in {pod}"))?
+        .with_context(|| format!("`{command}` does not run in {pod:?}"))?
         .pid)
 }

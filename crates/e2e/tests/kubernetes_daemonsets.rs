@@ -2,7 +2,7 @@
 //! the same defaults, the same refusals, the same table, the same object in protobuf.
 
 use anyhow::Context as _;
-use belay_testkit::{Cluster, Instance, Reply, Rest};
+use belay_testkit::{Cluster, Instance, PODS, Reply, Rest};
 use http::Method;
 use serde_json::{Value, json};
 
@@ -111,6 +111,62 @@ fn drop_nulls(value: &mut Value) {
         Value::Array(list) => list.iter_mut().for_each(drop_nulls),
         _ => {}
     }
+}
+
+/// KEP-3960's lines about a pod that "is updated with handler" are more than any server does: the
+/// spec of a pod stays as it is, and both say so in the same words. In a template it changes.
+#[tokio::test(flavor = "multi_thread")]
+async fn kep_3960_a_pod_s_own_handler_cannot_be_patched_as_on_a_real_kubernetes()
+-> anyhow::Result<()> {
+    let Some(cluster) = Cluster::start().await? else {
+        return Ok(());
+    };
+    let instance = Instance::up().start().await?;
+    let (real, own) = (cluster.admin().await?, instance.admin().await?);
+    let pod = json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": { "name": "p" },
+        "spec": {
+            "nodeSelector": { "nobody": "has-it" },
+            "containers": [{ "name": "main", "image": "none" }],
+        },
+    });
+    let set = with("/metadata/name", json!("d"));
+    let sleep = json!({ "preStop": { "sleep": { "seconds": 5 } } });
+    let spec = json!({ "containers": [{ "name": "main", "lifecycle": sleep }] });
+    let strategic = [("content-type", "application/strategic-merge-patch+json")];
+    let mut said = Vec::new();
+    for server in [&real, &own] {
+        server.post(PODS, &pod).await?.ok()?;
+        let patch = serde_json::to_vec(&json!({ "spec": spec }))?;
+        let path = format!("{PODS}/p");
+        let reply = server.send(Method::PATCH, &path, &strategic, patch).await?;
+        let refused = reply.refused(422)?;
+        let first_line = |text: &Value| {
+            let text = text.as_str().unwrap_or_default();
+            text.lines().next().unwrap_or_default().to_owned()
+        };
+        said.push(json!({
+            "reason": refused["reason"],
+            "message": first_line(&refused["message"]),
+            "field": refused["details"]["causes"][0]["field"],
+            "cause": refused["details"]["causes"][0]["reason"],
+            "causes": refused["details"]["causes"].as_array().map(Vec::len),
+        }));
+        let stored = server.get(&path).await?.ok()?;
+        assert_eq!(stored["spec"]["containers"][0]["lifecycle"], Value::Null);
+
+        server.post(SETS, &set).await?.ok()?;
+        let patch = serde_json::to_vec(&json!({ "spec": { "template": { "spec": spec } } }))?;
+        let path = format!("{SETS}/d");
+        let reply = server.send(Method::PATCH, &path, &strategic, patch).await?;
+        let stored = reply.ok()?;
+        let container = &stored["spec"]["template"]["spec"]["containers"][0];
+        assert_eq!(container["lifecycle"], sleep);
+    }
+    assert_eq!(said[0], said[1], "theirs and ours");
+    Ok(())
 }
 
 async fn columns(server: &Rest) -> anyhow::Result<Vec<Value>> {

@@ -3,9 +3,10 @@
 //! says what it cannot do.
 
 use belay_testkit::{
-    Cluster, FANOUTS, PODS, Rest, Stage, exec, fanout, lines, notification, pod, signal, until_file,
+    Cluster, FANOUTS, HOOK_ACTIONS, PODS, Rest, Stage, exec, fanout, hook, hook_action, hooked,
+    lines, notification, pod, shell, signal, until_file,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 async fn come_of(admin: &Rest, notifier: &str) -> anyhow::Result<Value> {
     let done = admin
@@ -20,6 +21,41 @@ fn error(status: &Value) -> (&str, &str) {
         error["type"].as_str().unwrap_or_default(),
         error["message"].as_str().unwrap_or_default(),
     )
+}
+
+/// Hooks without agents: tried again, stopped when their time is over, and told what is not promised.
+async fn hooks(stage: &Stage) -> anyhow::Result<()> {
+    let admin = stage.admin();
+    let tries = stage.file("hook-tries");
+    let second = format!("echo ran >> {tries}; test \"$(wc -l < {tries})\" -ge 2");
+    let closed = json!({"tcpSocket": {"port": 9}});
+    for (name, handler, seconds) in [
+        ("second", shell(&second), 300),
+        ("hangs", shell("sleep 3600"), 3),
+        ("closed", closed, 3),
+    ] {
+        let action = hook_action(name, &handler, seconds);
+        admin.post(HOOK_ACTIONS, &action).await?.ok()?;
+    }
+    let run = async |name: &str| {
+        let asked = hook(name, name).labelled(("app", "web"), &[]);
+        admin.run_hook(&asked.build()).await
+    };
+    let second = run("second").await?;
+    assert_eq!(second["status"]["actionSucceed"], true, "{second:#}");
+    assert_eq!(lines(&tries), 2, "{second:#}");
+    let told = &second["status"]["conditions"][0];
+    assert_eq!(told["type"], "FullGuarantees", "{second:#}");
+    assert_eq!(told["status"], "False", "{second:#}");
+    let hangs = run("hangs").await?;
+    let error = &hooked(&hangs, "web", "main")["error"];
+    assert_eq!(error["errorType"], "ExecutionTimeout", "{hangs:#}");
+    let message = error["message"].as_str().unwrap_or_default();
+    assert!(message.contains("may still be running"), "{hangs:#}");
+    let closed = run("closed").await?;
+    let error = &hooked(&closed, "web", "main")["error"];
+    assert_eq!(error["errorType"], "ExecutionFailwithError", "{closed:#}");
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -87,6 +123,8 @@ async fn without_agents_the_printed_rights_are_enough_to_run_commands() -> anyho
         .await?;
     assert_eq!(done["status"]["succeededCount"], 1, "{done:#}");
     assert_eq!(lines(&runs), 2);
+
+    hooks(&stage).await?;
 
     // Rights for that, and for nothing beside it.
     let account = "--as=system:serviceaccount:belay-system:belay-controller";

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use belay_testkit::{
-    Cluster, FANOUTS, NOTIFICATIONS, PODS, Rest, Stage, exec, fanout, lines, notification, pod,
+    Cluster, FANOUTS, NOTIFICATIONS, PODS, Rest, Stage, eventually, exec, fanout, lines,
+    notification, pod, processes, until_file,
 };
 use http::Method;
 use serde_json::{Value, json};
@@ -65,6 +66,31 @@ async fn state(admin: &Rest, name: &str) -> anyhow::Result<Value> {
     Ok(object["status"]["state"].clone())
 }
 
+/// A Notification of the pods with this label in its namespace, and with it each of its children,
+/// which has a finalizer.
+async fn carry_out(admin: &Rest, namespace: &str, name: &str, app: &str) -> anyhow::Result<()> {
+    let all = format!("/apis/apps.k8s.io/v1alpha1/namespaces/{namespace}/notifications");
+    let mut object = fanout(name, ("app", app), "count").build();
+    object["metadata"]["namespace"] = json!(namespace);
+    admin.post(&all, &object).await?.ok()?;
+    let path = format!("{all}/{name}");
+    let complete = |object: &Value| object["status"]["completeTime"].is_string().then_some(());
+    admin.until(&path, "the end", complete).await?;
+    let children = all_children(admin, name).await?;
+    assert_eq!(children.len(), 1, "{children:?}");
+    let held = &children[0]["metadata"]["finalizers"];
+    assert_eq!(*held, json!(["apps.k8s.io/notification"]));
+    Ok(())
+}
+
+async fn all_children(admin: &Rest, name: &str) -> anyhow::Result<Vec<Value>> {
+    let all = "/apis/apps.k8s.io/v1alpha1/podnotifications";
+    let list = admin.get(all).await?.ok()?;
+    let of = |child: &&Value| child["metadata"]["ownerReferences"][0]["name"] == name;
+    let items = list["items"].as_array().into_iter().flatten();
+    Ok(items.filter(of).cloned().collect())
+}
+
 /// Long enough for what is not allowed to happen; a busy machine can only make it seem fine.
 async fn a_while() {
     tokio::time::sleep(Duration::from_secs(5)).await;
@@ -80,12 +106,21 @@ async fn roles_act_only_while_their_gate_is_on_and_lose_nothing() -> anyhow::Res
     let runs = stage.file("runs");
     let script = format!("echo ran >> {runs}");
     let count = || exec(["sh", "-c", &script]).timeout(60);
+    let (began, gate, ended) = (stage.file("began"), stage.file("gate"), stage.file("ended"));
+    let wait = format!(
+        "echo ran >> {began}; while [ ! -e {gate} ]; do sleep 0.1; done; echo ran >> {ended}; exit 5"
+    );
+    let hung = stage.file("hung");
+    let hang = format!("echo ran >> {hung}; while :; do sleep 0.1; done");
     let manifest = |name: &str| {
         pod(name)
             .label("app", name)
             .idle("main")
             .notifier("count", count())
+            .notifier("wait", exec(["sh", "-c", &wait]).timeout(3600))
+            .notifier("hang", exec(["sh", "-c", &hang]).timeout(3600))
     };
+    let hanging = || processes::with_command(&hung).len();
     let web = incarnation(&stage.run(manifest("web")).await?);
     let untouched = async || -> anyhow::Result<()> {
         let now = incarnation(&admin.get(&format!("{PODS}/web")).await?.ok()?);
@@ -96,9 +131,52 @@ async fn roles_act_only_while_their_gate_is_on_and_lose_nothing() -> anyhow::Res
         .notify(&notification("before", "web", "count").build())
         .await?;
     assert_eq!(before["status"]["state"], "Succeeded", "{before:#}");
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "going"}});
+    admin.post("/api/v1/namespaces", &namespace).await?.ok()?;
+    let elsewhere = "/api/v1/namespaces/going/pods";
+    let mut there = stage.manifest(manifest("there"));
+    there["metadata"]["namespace"] = json!("going");
+    eventually("the namespace to take pods", async || {
+        admin.post(elsewhere, &there).await?.ok().map(Some)
+    })
+    .await?;
+    let running = |pod: &Value| (pod["status"]["phase"] == "Running").then_some(());
+    let path = format!("{elsewhere}/there");
+    admin.until(&path, "Running", running).await?;
+    carry_out(admin, "going", "elsewhere", "there").await?;
+    carry_out(admin, "default", "over", "web").await?;
+    let running = notification("running", "web", "wait").deadline(3600);
+    admin.post(NOTIFICATIONS, &running.build()).await?.ok()?;
+    until_file(&began, |text| !text.is_empty()).await?;
+    let cut = fanout("cut", ("app", "web"), "hang").spec("deadlineSeconds", 20);
+    admin.post(FANOUTS, &cut.build()).await?.ok()?;
+    until_file(&hung, |text| !text.is_empty()).await?;
+    assert_eq!(lines(&runs), 3);
 
     switch(&cluster, false).await?;
     untouched().await?;
+    // What is deleted goes, whatever holds it, and a whole namespace too.
+    for name in ["over", "cut"] {
+        admin.delete(&format!("{FANOUTS}/{name}")).await?.ok()?;
+    }
+    admin.delete("/api/v1/namespaces/going").await?.ok()?;
+    // The last one's handler runs, so it is waited for as long as for a lost executor.
+    for name in ["over", "elsewhere", "cut"] {
+        eventually("its children to go", async || {
+            Ok(all_children(admin, name).await?.is_empty().then_some(()))
+        })
+        .await?;
+    }
+    eventually("the namespace to go", async || {
+        let gone = admin.get("/api/v1/namespaces/going").await?.status == 404;
+        Ok(gone.then_some(()))
+    })
+    .await?;
+    // What ran was left alone, and ends without anybody who could say so.
+    assert_eq!(lines(&ended), 0);
+    assert_eq!(hanging(), 1, "with the gate off nothing is killed either");
+    std::fs::write(&gate, "")?;
+    until_file(&ended, |text| !text.is_empty()).await?;
     let stored = admin.get(&format!("{NOTIFICATIONS}/before")).await?.ok()?;
     assert_eq!(stored["status"], before["status"], "what was stored stayed");
     stage.run(manifest("new")).await?;
@@ -113,12 +191,12 @@ async fn roles_act_only_while_their_gate_is_on_and_lose_nothing() -> anyhow::Res
     let many = fanout("many", ("app", "new"), "count").spec("deadlineSeconds", 3600);
     admin.post(FANOUTS, &many.build()).await?.ok()?;
     a_while().await;
-    for name in ["long", "new", "short"] {
+    for name in ["long", "new", "short", "running"] {
         assert_eq!(state(admin, name).await?, "New", "{name}");
     }
     let many = admin.get(&format!("{FANOUTS}/many")).await?.ok()?;
     assert!(many["status"]["startTime"].is_null(), "{many:#}");
-    assert_eq!(lines(&runs), 1, "nothing ran");
+    assert_eq!(lines(&runs), 3, "nothing ran");
 
     switch(&cluster, true).await?;
     untouched().await?;
@@ -126,6 +204,16 @@ async fn roles_act_only_while_their_gate_is_on_and_lose_nothing() -> anyhow::Res
         let done = admin.finished(name).await?;
         assert_eq!(done["status"]["state"], "Succeeded", "{done:#}");
     }
+    // What was deleted meanwhile is killed now.
+    eventually("what was cancelled to be dead", async || {
+        Ok((hanging() == 0).then_some(()))
+    })
+    .await?;
+    assert_eq!(lines(&hung), 1);
+    // Its real end is told, and it was not begun again.
+    let done = admin.finished("running").await?;
+    assert_eq!(done["status"]["containers"][0]["exitCode"], 5, "{done:#}");
+    assert_eq!((lines(&began), lines(&ended)), (1, 1));
     let short = admin.finished("short").await?;
     assert_eq!(short["status"]["error"]["type"], "Expired", "{short:#}");
     let done = admin
@@ -135,7 +223,7 @@ async fn roles_act_only_while_their_gate_is_on_and_lose_nothing() -> anyhow::Res
         })
         .await?;
     assert_eq!(done["status"]["succeededCount"], 1, "{done:#}");
-    assert_eq!(lines(&runs), 4, "each of them once");
+    assert_eq!(lines(&runs), 6, "each of them once");
 
     switch(&cluster, false).await?;
     untouched().await?;
@@ -143,9 +231,9 @@ async fn roles_act_only_while_their_gate_is_on_and_lose_nothing() -> anyhow::Res
     admin.post(NOTIFICATIONS, &again).await?.ok()?;
     a_while().await;
     assert_eq!(state(admin, "again").await?, "New");
-    assert_eq!(lines(&runs), 4);
+    assert_eq!(lines(&runs), 6);
     let list = admin.get(NOTIFICATIONS).await?.ok()?;
     let served = list["items"].as_array().map_or(0, Vec::len);
-    assert_eq!(served, 6, "all of them are served, a fan-out's too");
+    assert_eq!(served, 7, "all of them are served, a fan-out's too");
     Ok(())
 }

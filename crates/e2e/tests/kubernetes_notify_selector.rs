@@ -8,8 +8,8 @@ use std::{
 
 use anyhow::Context as _;
 use belay_testkit::{
-    Cluster, EVENTS, FANOUTS, NOTIFICATIONS, Rest, Stage, binary, eventually, exec, fanout, lines,
-    notification, pod, processes, rest::name, until_file,
+    Cluster, EVENTS, FANOUTS, NOTIFICATIONS, Rest, Stage, binary, cluster::NODE, eventually, exec,
+    fanout, lines, notification, pod, processes, rest::name, until_file,
 };
 use serde_json::{Value, json};
 use tokio::{process::Command, sync::OnceCell};
@@ -249,6 +249,44 @@ async fn ctrl_c_cancels_what_runs_and_says_what_had_run() -> anyhow::Result<()> 
     .await?;
     assert_eq!(lines(&format!("{file}.ended")), 1, "the other was killed");
     assert_eq!(lines(&file), 2, "the third was not notified");
+    Ok(())
+}
+
+/// "Mechanism to notify `Pod`s on a to-be-evicted node": no pod comes to the node any more, those that
+/// are there are notified, and only then they are evicted.
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_of_a_node_that_is_to_be_evicted_are_notified_before_they_go() -> anyhow::Result<()> {
+    const PODS: usize = 3;
+    let Some(cluster) = cluster().await? else {
+        return Ok(());
+    };
+    let stage = Stage::of(cluster).await?;
+    let file = |number: usize| stage.file(&format!("leaving-{number}"));
+    for number in 0..PODS {
+        let file = file(number);
+        let first = format!("trap 'echo ended >> {file}; exit' TERM; while :; do sleep 0.1; done");
+        let script = format!("echo notified >> {file}");
+        let manifest = pod(&format!("leaving-{number}"))
+            .label("group", "leaving")
+            .container("main", ["sh", "-c", &first])
+            .notifier("leave", exec(["sh", "-c", &script]).timeout(60));
+        stage.create(manifest).await?;
+    }
+    for number in 0..PODS {
+        stage.admin().running(&format!("leaving-{number}")).await?;
+    }
+    let kubectl = cluster.kubectl();
+    kubectl.ok(&["cordon", NODE]).await?;
+    let words = ["notify", "leave", "-l", "group=leaving"];
+    let notified = belay(&cluster.kubeconfig(), &words)?.output().await?;
+    assert_eq!(notified.status.code(), Some(0), "{}", stderr(&notified));
+    let drain = ["drain", NODE, "--pod-selector=group=leaving", "--force"];
+    let drained = kubectl.ok(&drain).await;
+    kubectl.ok(&["uncordon", NODE]).await?;
+    drained?;
+    for number in 0..PODS {
+        until_file(&file(number), |text| text == "notified\nended\n").await?;
+    }
     Ok(())
 }
 

@@ -6,6 +6,7 @@ use std::{
 };
 
 use belay_api::fanout::NotificationErrorType;
+use belay_api::hook::HookErrorType;
 use belay_api::notification::ErrorType;
 
 fn root() -> PathBuf {
@@ -21,7 +22,8 @@ fn every_error_type_has_a_page_that_says_what_to_do() -> anyhow::Result<()> {
     let index = read("docs/errors/README.md")?;
     let of_pods = ErrorType::ALL.map(ErrorType::as_str);
     let of_fanouts = NotificationErrorType::ALL.map(NotificationErrorType::as_str);
-    for error in of_pods.into_iter().chain(of_fanouts) {
+    let of_hooks = HookErrorType::ALL.map(HookErrorType::as_str);
+    for error in of_pods.into_iter().chain(of_fanouts).chain(of_hooks) {
         let page = read(&format!("docs/errors/{error}.md"))?;
         assert!(page.starts_with(&format!("# {error}\n")), "{error}");
         assert!(
@@ -86,5 +88,31 @@ fn every_link_between_pages_leads_somewhere() -> anyhow::Result<()> {
             );
         }
     }
+    Ok(())
+}
+
+/// `promises/termination.md` names for every line of two seeds the tests that try it.
+#[test]
+fn every_test_that_keeps_a_promise_is_there() -> anyhow::Result<()> {
+    let table = include_str!("promises/termination.md");
+    let mut named = 0;
+    for row in table.lines().filter(|line| line.starts_with("| ")) {
+        let tests: Vec<(&str, &str)> = row
+            .split('`')
+            .filter_map(|part| part.split_once(".rs: "))
+            .collect();
+        let heads = ["| line ", "| sentence "];
+        assert!(
+            !tests.is_empty() || heads.iter().any(|head| row.starts_with(head)),
+            "nothing tests this: {row}"
+        );
+        for (path, test) in tests {
+            let text = read(&format!("{path}.rs"))?;
+            let is_there = text.contains(&format!("fn {test}("));
+            assert!(is_there, "{path}.rs has no test {test}");
+            named += 1;
+        }
+    }
+    assert!(named > 0);
     Ok(())
 }

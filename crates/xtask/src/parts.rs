@@ -8,10 +8,11 @@ use crate::{
 };
 
 /// Programs of the tests and the packages of Debian that have them.
-const DEBIAN: [(&str, &str); 6] = [
+const DEBIAN: [(&str, &str); 7] = [
     ("containerd", "containerd"),
     ("runc", "runc"),
     ("busybox", "busybox-static"),
+    ("nginx", "nginx"),
     ("ip", "iproute2"),
     ("unshare", "util-linux"),
     ("setsid", "util-linux"),

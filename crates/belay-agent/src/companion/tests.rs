@@ -14,8 +14,9 @@ fn about() -> Started {
         namespace: "ns".into(),
         name: "n".into(),
         uid: "u".into(),
-        notifier: "lock".into(),
+        notifier: Some("lock".into()),
         pod_name: "db".into(),
+        boot_id: String::new(),
         deadline: 7,
         record: Record {
             pod_uid: "p".into(),

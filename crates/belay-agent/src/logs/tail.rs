@@ -11,14 +11,23 @@ const BLOCK: usize = 64 << 10;
 /// The head of a line, enough to tell a whole line from a part.
 const HEAD: usize = 64;
 
+/// Where the last lines of a file begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Start {
+    pub(super) at: u64,
+    /// How many lines there are too few.
+    pub(super) missing: u64,
+}
+
 /// The offset after which exactly the last `lines` whole lines stand, with the parts they are made
 /// of.
 ///
 /// Read backwards in blocks; memory does not grow with the log.
-pub(super) async fn start(file: &mut File, lines: u64) -> io::Result<u64> {
+pub(super) async fn start(file: &mut File, lines: u64) -> io::Result<Start> {
+    let found = |at| Start { at, missing: 0 };
     let end = file.seek(io::SeekFrom::End(0)).await?;
     if lines == 0 {
-        return Ok(end);
+        return Ok(found(end));
     }
     let mut wanted = lines;
     let mut upper = end;
@@ -47,7 +56,7 @@ pub(super) async fn start(file: &mut File, lines: u64) -> io::Result<u64> {
             if is_whole(head) {
                 // One whole line more than wanted: what is wanted begins after it.
                 if wanted == 0 {
-                    return Ok(line_end);
+                    return Ok(found(line_end));
                 }
                 wanted -= 1;
             }
@@ -56,7 +65,10 @@ pub(super) async fn start(file: &mut File, lines: u64) -> io::Result<u64> {
         carry = data[..length.min(HEAD)].to_vec();
         upper = lower;
     }
-    Ok(0)
+    Ok(Start {
+        at: 0,
+        missing: wanted,
+    })
 }
 
 /// Whether a line, of which this is the head, ends what it says.
@@ -75,8 +87,8 @@ mod tests {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(content).unwrap();
         let mut opened = File::open(file.path()).await.unwrap();
-        let at = start(&mut opened, lines).await.unwrap();
-        content[usize::try_from(at).unwrap()..].to_vec()
+        let found = start(&mut opened, lines).await.unwrap();
+        content[usize::try_from(found.at).unwrap()..].to_vec()
     }
 
     fn line(tag: &str, text: &str) -> String {

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use belay_action::probe::{self, Check, Tried};
 use belay_action::{
-    Action, AttemptId, ContainerId, Disposition, ExecRequest, Found, OVERDUE, Report, Running,
-    Target, TargetError,
+    AttemptId, ContainerId, Disposition, ExecRequest, Found, OVERDUE, Report, Running, Target,
+    TargetError,
 };
 use belay_core::clock::ServerMillis;
 use belay_core::delivery::{Outcome, Trace, Verdict};
@@ -13,7 +14,7 @@ use belay_runtime::RuntimeError;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use super::handler::Handler;
+use super::handler::{Action, Handler};
 use super::verify::Handled;
 use crate::clock::wall_millis;
 use crate::context::Context;
@@ -37,6 +38,8 @@ pub(crate) struct Sight {
     pub(crate) running: Option<Box<dyn Running>>,
 }
 
+/// How often it is looked whether a container still runs that is waited for.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(100);
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
@@ -192,11 +195,77 @@ async fn attempted(
             let request = ExecRequest {
                 attempt: attempt.clone(),
                 command: command.clone(),
-                timeout: handler.timeout,
+                timeout: handler.time(),
             };
             exec(context, &target, &request, handler, deadline, cancel).await
         }
         Action::Signal(signal) => send(context, &target, *signal, handler.timeout, deadline).await,
+        Action::Check(check) => {
+            let asked = ask(context, &target, attempt, check, handler, deadline, cancel);
+            // Boxed, because most actions are no requests and need no room for one.
+            Ok(Box::pin(asked).await)
+        }
+    }
+}
+
+/// Asks the pod. What answers at its address may be another incarnation, so both sides of the answer
+/// are looked at.
+async fn ask(
+    context: &Context,
+    target: &Arc<dyn Target>,
+    attempt: &AttemptId,
+    check: &Check,
+    handler: &Handler,
+    deadline: ServerMillis,
+    cancel: CancellationToken,
+) -> Came {
+    let id = &target.incarnation().id;
+    if !runs(context, id).await {
+        return Came::Refused(restarted());
+    }
+    if context.clock.until(deadline).is_zero() {
+        return Came::Refused(Verdict::Expired);
+    }
+    let time = handler.time();
+    let (started, since) = (wall_millis(), Instant::now());
+    crash::at(crash::STARTED);
+    let stop = cancel.clone();
+    let asking = probe::tried(&**target, check, attempt, time, stop);
+    let tried = tokio::select! {
+        tried = asking => Some(tried),
+        () = gone(context, id) => None,
+    };
+    let verdict = match tried {
+        None => Verdict::ContainerRestarted { may_have_run: true },
+        Some(Tried::Succeeded) if !runs(context, id).await => {
+            Verdict::ContainerRestarted { may_have_run: true }
+        }
+        Some(Tried::Succeeded) => Verdict::Succeeded,
+        Some(Tried::Failed { .. } | Tried::Unknown { .. }) if cancel.is_cancelled() => {
+            Verdict::Cancelled {
+                survivors: Vec::new(),
+            }
+        }
+        Some(Tried::Failed { .. } | Tried::Unknown { .. }) if since.elapsed() >= time => {
+            Verdict::TimedOut {
+                seconds: handler.timeout.as_secs(),
+                survivors: Vec::new(),
+            }
+        }
+        Some(Tried::Failed { message, .. } | Tried::Unknown { message }) => {
+            Verdict::CheckFailed { message }
+        }
+    };
+    Came::Ended(Outcome {
+        started: Some(started),
+        ..Outcome::unstarted(verdict, wall_millis())
+    })
+}
+
+/// Returns when this incarnation does not run any more.
+async fn gone(context: &Context, id: &ContainerId) {
+    while runs(context, id).await {
+        tokio::time::sleep(LOOK_EVERY).await;
     }
 }
 
@@ -518,6 +587,7 @@ mod tests {
                 command: vec!["x".into()],
             },
             timeout: Duration::from_secs(2),
+            until: None,
             output,
             probe: None,
         }

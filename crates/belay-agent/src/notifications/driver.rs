@@ -1,4 +1,4 @@
-//! Carries out what the delivery machine decides, for one notification.
+//! Carries out what the delivery machine decides, for one notification or action.
 //!
 //! The machine is asked about everything; the driver only turns effects into futures and their ends
 //! into events. It holds no facts of its own but the newest copy of the object.
@@ -6,14 +6,14 @@
 mod effects;
 mod told;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use belay_action::Running;
-use belay_api::notification::{DEFAULT_DEADLINE_SECONDS, PodNotification};
 use belay_core::delivery::{
-    Conclusion, Delivery, Effect, Event, Facts, Phase, Record, Trace, Verdict, View, open,
+    Conclusion, Delivery, Effect, Event, Facts, Now, Phase, Record, Retry, Trace, Verdict, View,
+    open,
 };
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt as _};
@@ -23,9 +23,11 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::action::{Came, Sight};
+use super::errand::Errand;
 use super::handler::{Handlers, outlook};
 use super::status::Author;
 use super::write::Written;
+use crate::clock::{boot_id, boot_millis, wall_millis};
 use crate::context::Context;
 use crate::crash;
 use crate::journal::Started;
@@ -33,15 +35,16 @@ use crate::lookup::Found;
 
 /// What the watch tells about the object.
 #[derive(Debug)]
-pub(crate) enum Notice {
-    Seen(Box<PodNotification>),
+pub(crate) enum Notice<E> {
+    Seen(Box<E>),
     Gone,
 }
 
 /// The end of a future.
-enum Happening {
-    Claimed(Written),
-    Reported(Written),
+enum Happening<E> {
+    Claimed(Written<E>),
+    Progressed(Written<E>),
+    Reported(Written<E>),
     Journalled {
         seq: u32,
         error: Option<String>,
@@ -72,13 +75,28 @@ struct Lane {
     over: CancellationToken,
 }
 
-pub(crate) struct Driver {
+/// The way of what is under way to the server: at most one write a second.
+struct Pace {
+    /// Whether there may be something to tell.
+    wanted: bool,
+    busy: bool,
+    not_before: Instant,
+    /// The result, which waits for a write that is under way.
+    result: Option<Conclusion>,
+}
+
+/// How long after a write of a status the next one waits.
+const BETWEEN_WRITES: Duration = Duration::from_secs(1);
+
+pub(crate) struct Driver<E> {
     context: Arc<Context>,
     /// Names, the deadline, and the record as the machine has it.
     about: Started,
-    object: Option<Box<PodNotification>>,
+    object: Option<Box<E>>,
     handlers: Handlers,
-    happenings: FuturesUnordered<BoxFuture<'static, Happening>>,
+    retry: Option<Retry>,
+    happenings: FuturesUnordered<BoxFuture<'static, Happening<E>>>,
+    pace: Pace,
     lane: Lane,
     forget: Option<Option<Record>>,
     cancels: HashMap<String, CancellationToken>,
@@ -94,47 +112,23 @@ pub(crate) struct Driver {
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// Names of a notification and its deadline, from the object.
-pub(crate) fn about(object: &PodNotification) -> Started {
-    let created = object
-        .metadata
-        .creation_timestamp
-        .as_ref()
-        .map_or(0, |time| time.0.as_second());
-    let seconds = i64::from(object.spec.deadline_seconds);
-    let seconds = if seconds > 0 {
-        seconds
-    } else {
-        i64::from(DEFAULT_DEADLINE_SECONDS)
-    };
-    let pod_uid = object
-        .status
-        .as_ref()
-        .and_then(|status| status.pod_uid.clone());
-    Started {
-        namespace: object.metadata.namespace.clone().unwrap_or_default(),
-        name: object.metadata.name.clone().unwrap_or_default(),
-        uid: object.metadata.uid.clone().unwrap_or_default(),
-        notifier: object.spec.notifier.clone(),
-        pod_name: object.spec.pod_name.clone(),
-        deadline: created.saturating_add(seconds).saturating_mul(1000),
-        record: Record {
-            pod_uid: pod_uid.unwrap_or_default(),
-            entries: BTreeMap::new(),
-        },
-    }
-}
-
-impl Driver {
+impl<E: Errand> Driver<E> {
     /// A driver for an object, or for what the journal knows of one that is gone.
-    pub(crate) fn new(
-        context: Arc<Context>,
-        about: Started,
-        object: Option<Box<PodNotification>>,
-    ) -> Self {
+    pub(crate) fn new(context: Arc<Context>, about: Started, object: Option<Box<E>>) -> Self {
+        let retries = object.as_ref().and_then(|object| object.retries());
         Driver {
             context,
-            about,
+            about: Started {
+                boot_id: boot_id(),
+                ..about
+            },
+            retry: retries.map(Retry::within),
+            pace: Pace {
+                wanted: false,
+                busy: false,
+                not_before: Instant::now(),
+                result: None,
+            },
             object,
             handlers: Handlers::default(),
             happenings: FuturesUnordered::new(),
@@ -153,7 +147,7 @@ impl Driver {
     /// next process.
     pub(crate) async fn run(
         mut self,
-        mut notices: mpsc::UnboundedReceiver<Notice>,
+        mut notices: mpsc::UnboundedReceiver<Notice<E>>,
         shutdown: CancellationToken,
     ) {
         let opened = tokio::select! {
@@ -164,25 +158,27 @@ impl Driver {
             return;
         };
         self.carry_out(&delivery, effects);
-        let mut ticking = true;
         loop {
             if delivery.is_over() && self.forgotten() {
                 return;
             }
-            let deadline = self.context.clock.until(delivery.deadline());
+            let pause = delivery.pause(self.moment());
+            let telling = self.pace.wanted && !self.pace.busy;
             let event = tokio::select! {
                 () = shutdown.cancelled() => return,
                 Some(notice) = notices.recv() => self.noticed(notice),
                 Some(happening) = self.happenings.next() => self.happened(happening),
-                () = tokio::time::sleep(deadline), if ticking => {
-                    // The estimate of the server's clock may have moved meanwhile.
-                    ticking = self.now() < delivery.deadline();
+                () = tokio::time::sleep(pause.unwrap_or_default()), if pause.is_some() => {
                     Some(Event::Tick)
+                }
+                () = tokio::time::sleep_until(self.pace.not_before), if telling => {
+                    self.progress(&delivery);
+                    None
                 }
             };
             let Some(event) = event else { continue };
             let before_start = matches!(delivery.phase(), Phase::Claiming { .. });
-            let (next, effects) = delivery.next(event, self.now());
+            let (next, effects) = delivery.next(event, self.moment());
             delivery = next;
             if before_start && !matches!(delivery.phase(), Phase::Claiming { .. }) {
                 debug!(
@@ -199,6 +195,14 @@ impl Driver {
         self.context.clock.server_now()
     }
 
+    fn moment(&self) -> Now {
+        Now {
+            server: self.now(),
+            boot: boot_millis(),
+            wall: wall_millis(),
+        }
+    }
+
     fn author(&self) -> Author<'_> {
         Author {
             executor: &self.context.executor,
@@ -208,7 +212,7 @@ impl Driver {
 
     fn view(&self) -> View {
         match &self.object {
-            Some(object) => self.author().view(object, &self.handlers),
+            Some(object) => object.view(self.author(), &self.handlers),
             None => View::Gone,
         }
     }
@@ -217,7 +221,7 @@ impl Driver {
     /// any more.
     async fn look_up(&mut self) -> Found {
         if self.about.record.pod_uid.is_empty()
-            && let Some(journal) = self.context.journal.notification(&self.about.uid)
+            && let Some(journal) = self.journal()
         {
             self.about.record.pod_uid = journal.record.pod_uid;
         }
@@ -238,11 +242,27 @@ impl Driver {
         }
     }
 
+    fn journal(&self) -> Option<Started> {
+        let uid = &self.about.uid;
+        let mut journal = self.context.journal.started(E::JOURNAL, uid)?;
+        if journal.boot_id != self.about.boot_id {
+            // What another boot counted is over.
+            for entry in journal.record.entries.values_mut() {
+                if let Some(first) = &mut entry.first {
+                    first.boot = i64::MIN;
+                }
+            }
+        }
+        Some(journal)
+    }
+
     fn open(&mut self, found: &Found) -> (Delivery, Vec<Effect>) {
-        let journal = self.context.journal.notification(&self.about.uid);
-        let handlers = match found {
-            Found::Pod(view) => Handlers::of(&view.pod, &view.address, &self.about.notifier),
-            Found::Refused(verdict) => {
+        let journal = self.journal();
+        let handlers = match (found, &self.object) {
+            (Found::Pod(view), Some(object)) => object.handlers(view),
+            // Nothing is started of what is gone.
+            (Found::Pod(_), None) => Ok(Handlers::default()),
+            (Found::Refused(verdict), _) => {
                 self.refusal = verdict.clone();
                 Ok(Handlers::default())
             }
@@ -254,8 +274,9 @@ impl Driver {
             journal: journal.map(|journal| journal.record),
             outlook,
             deadline: self.about.deadline,
+            retry: self.retry,
         };
-        let (delivery, effects) = open(facts, self.now());
+        let (delivery, effects) = open(facts, self.moment());
         if effects
             .iter()
             .any(|effect| matches!(effect, Effect::Claim(_)))
@@ -266,12 +287,12 @@ impl Driver {
     }
 
     /// Takes in what the watch says, unless an answer has already told more.
-    fn noticed(&mut self, notice: Notice) -> Option<Event> {
+    fn noticed(&mut self, notice: Notice<E>) -> Option<Event> {
         match notice {
             Notice::Gone => self.object = None,
             Notice::Seen(object) => {
-                let held = self.object.as_ref().and_then(|object| version(object));
-                match (version(&object), held) {
+                let held = self.object.as_deref().and_then(version);
+                match (version(&*object), held) {
                     (Some(new), Some(held)) if new <= held => return None,
                     _ => self.object = Some(object),
                 }
@@ -280,15 +301,28 @@ impl Driver {
         Some(Event::Seen(self.view()))
     }
 
-    fn happened(&mut self, happening: Happening) -> Option<Event> {
+    fn happened(&mut self, happening: Happening<E>) -> Option<Event> {
         match happening {
             Happening::Claimed(Written::Landed(object)) => {
                 self.object = Some(object);
+                self.pace.not_before = Instant::now() + BETWEEN_WRITES;
                 Some(Event::Claimed)
             }
             Happening::Claimed(Written::Refused(object)) => {
                 self.object = object;
                 Some(Event::ClaimRefused(self.view()))
+            }
+            Happening::Progressed(written) => {
+                self.object = match written {
+                    Written::Landed(object) => Some(object),
+                    Written::Refused(object) => object,
+                };
+                self.pace.busy = false;
+                self.pace.not_before = Instant::now() + BETWEEN_WRITES;
+                if let Some(conclusion) = self.pace.result.take() {
+                    self.report(conclusion);
+                }
+                Some(Event::Seen(self.view()))
             }
             Happening::Reported(Written::Landed(object)) => {
                 crash::at(crash::AFTER_RESULT);
@@ -383,6 +417,8 @@ impl Driver {
                         cancel.cancel();
                     }
                 }
+                Effect::Progress => self.pace.wanted = true,
+                Effect::Discard { container, attempt } => self.discard(&container, attempt),
                 Effect::Audit { container, entry } => self.audit(&container, &entry),
                 Effect::Report(conclusion) => self.report(conclusion),
                 Effect::Forget(record) => {
@@ -393,11 +429,12 @@ impl Driver {
             }
         }
         // A slot that the machine did not use goes to the next in the queue.
-        self.permits.clear();
+        self.permits
+            .retain(|container, _| delivery.holds_slot(container));
     }
 }
 
 /// Versions of one object grow; one that is no number tells nothing.
-fn version(object: &PodNotification) -> Option<u64> {
-    object.metadata.resource_version.as_ref()?.parse().ok()
+fn version(object: &impl Errand) -> Option<u64> {
+    object.meta().resource_version.as_ref()?.parse().ok()
 }

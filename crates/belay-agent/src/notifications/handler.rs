@@ -1,28 +1,58 @@
-//! What a pod declares for a notifier, as far as this agent can do it. Pure.
+//! What a pod declares for a notifier, or a hook asks for, as far as this agent can do it.
 
 pub(crate) mod probe;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use belay_action::Action;
-use belay_action::probe::Probe;
+use belay_action::probe::{Check, Probe};
+use belay_api::hook::PodActionSpec;
 use belay_api::pod::{ContainerNotifier, NotifierAction, NotifierError, NotifierOutput, Pod};
 use belay_api::signal::Signal;
+use belay_core::clock::LocalMillis;
 use belay_core::delivery::{Entry, Outlook, Record, Verdict};
 use belay_core::resolve::unusable;
 
+use crate::clock::boot_millis;
 use crate::lookup::Found;
+use crate::pods::PodView;
+
+/// What is done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// A command in the container.
+    Exec { command: Vec<String> },
+    /// A signal to its first process.
+    Signal(Signal),
+    /// A request or a connection to the pod, from here.
+    Check(Check),
+}
 
 /// One container's handler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Handler {
     pub(crate) action: Action,
     pub(crate) timeout: Duration,
+    /// When the time of all attempts is over, in milliseconds since boot, where there may be more
+    /// than one.
+    pub(crate) until: Option<LocalMillis>,
     /// Whether the output may be shown in the status.
     pub(crate) output: bool,
     /// What decides after a handler that has succeeded.
     pub(crate) probe: Option<Probe>,
+}
+
+impl Handler {
+    /// How long an attempt may take that starts now.
+    pub(crate) fn time(&self) -> Duration {
+        match self.until {
+            None => self.timeout,
+            Some(until) => {
+                let left = until.saturating_sub(boot_millis());
+                Duration::from_millis(u64::try_from(left).unwrap_or(0).max(1))
+            }
+        }
+    }
 }
 
 /// The handlers of a notifier by container; none where the pod is not known any more.
@@ -54,6 +84,37 @@ impl Handlers {
         Ok(Handlers(handlers))
     }
 
+    /// The action of a hook, in each container that it is for.
+    pub(crate) fn of_action(spec: &PodActionSpec, view: &PodView) -> Result<Self, String> {
+        let probe = spec.action.probe().map_err(|error| error.to_string())?;
+        let one = |container: &String| {
+            let declared = view.pod.container(container);
+            let check = probe::resolve(&probe, declared, &view.address)
+                .map_err(|why| {
+                    format!("the action {why}, in container \"{container}\"; nothing was run")
+                })?
+                .check;
+            let handler = Handler {
+                action: match check {
+                    Check::Exec { command } => Action::Exec { command },
+                    check @ (Check::Http(_) | Check::Tcp { .. } | Check::Grpc { .. }) => {
+                        Action::Check(check)
+                    }
+                },
+                timeout: spec.timeout(),
+                until: None,
+                output: true,
+                probe: None,
+            };
+            Ok((container.clone(), handler))
+        };
+        spec.containers
+            .iter()
+            .map(one)
+            .collect::<Result<_, String>>()
+            .map(Handlers)
+    }
+
     pub(crate) fn get(&self, container: &str) -> Option<&Handler> {
         self.0.get(container)
     }
@@ -62,7 +123,7 @@ impl Handlers {
     /// known it is worth asking.
     pub(crate) fn traceable(&self, container: &str) -> bool {
         match self.0.get(container).map(|handler| &handler.action) {
-            Some(Action::Signal(_)) => false,
+            Some(Action::Signal(_) | Action::Check(_)) => false,
             Some(Action::Exec { .. }) | None => true,
         }
     }
@@ -85,7 +146,7 @@ impl Handlers {
     pub(crate) fn signal(&self, container: &str) -> Option<Signal> {
         match &self.0.get(container)?.action {
             Action::Signal(signal) => Some(*signal),
-            Action::Exec { .. } => None,
+            Action::Exec { .. } | Action::Check(_) => None,
         }
     }
 }
@@ -108,6 +169,7 @@ fn handler(container: &str, declared: &ContainerNotifier) -> Result<Handler, Str
     Ok(Handler {
         action,
         timeout: declared.timeout(),
+        until: None,
         output: declared.output.unwrap_or_default() == NotifierOutput::Tail,
         probe: None,
     })

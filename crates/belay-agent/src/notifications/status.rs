@@ -28,11 +28,11 @@ pub(crate) struct Author<'a> {
 }
 
 impl Author<'_> {
-    fn status_id(&self, id: &str) -> String {
+    pub(super) fn status_id(&self, id: &str) -> String {
         format!("{}://{id}", self.runtime)
     }
 
-    fn plain_id<'b>(&self, id: &'b str) -> &'b str {
+    pub(super) fn plain_id<'b>(&self, id: &'b str) -> &'b str {
         id.strip_prefix(self.runtime)
             .and_then(|rest| rest.strip_prefix("://"))
             .unwrap_or(id)
@@ -108,25 +108,8 @@ impl Author<'_> {
                 .collect(),
             ..before.clone()
         };
-        self.guarantees(&mut status, now);
+        guarantees(*self, &mut status.conditions, WITHOUT_AGENT, now);
         status
-    }
-
-    /// Says of a notification that no agent runs what is therefore not promised.
-    fn guarantees(&self, status: &mut PodNotificationStatus, now: Timestamp) {
-        let told = |it: &Condition| it.type_ == reasons::FULL_GUARANTEES;
-        if self.executor == CONTROLLER && !status.conditions.iter().any(told) {
-            put_condition(
-                &mut status.conditions,
-                condition(
-                    reasons::FULL_GUARANTEES,
-                    "False",
-                    reasons::NO_AGENT,
-                    WITHOUT_AGENT,
-                    now,
-                ),
-            );
-        }
     }
 
     /// The status that ends.
@@ -162,7 +145,7 @@ impl Author<'_> {
                     .iter()
                     .map(|(name, entry)| self.container(name, entry, handlers, now))
                     .collect();
-                self.guarantees(&mut status, now);
+                guarantees(*self, &mut status.conditions, WITHOUT_AGENT, now);
                 if let Some(condition) = signal_handled(record, now) {
                     put_condition(&mut status.conditions, condition);
                 }
@@ -221,6 +204,20 @@ impl Author<'_> {
     }
 }
 
+/// Says of what no agent runs what is therefore not promised.
+pub(super) fn guarantees(
+    author: Author<'_>,
+    conditions: &mut Vec<Condition>,
+    message: &str,
+    now: Timestamp,
+) {
+    let told = |it: &Condition| it.type_ == reasons::FULL_GUARANTEES;
+    if author.executor == CONTROLLER && !conditions.iter().any(told) {
+        let (kind, reason) = (reasons::FULL_GUARANTEES, reasons::NO_AGENT);
+        put_condition(conditions, condition(kind, "False", reason, message, now));
+    }
+}
+
 /// 0 is worth saying of an exec that succeeded, whatever its probe said; a signal has no exit code.
 fn exit_code(verdict: Option<&Verdict>, entry: &Entry, signal: Option<Signal>) -> Option<i32> {
     match verdict? {
@@ -247,7 +244,7 @@ fn error(kind: &str, message: String, at: Timestamp) -> Option<PodNotificationEr
 }
 
 /// The name of a signal's number; a number that has none is written as it is.
-fn signal_name(number: i32) -> String {
+pub(super) fn signal_name(number: i32) -> String {
     Signal::ALL
         .into_iter()
         .find(|signal| signal.number() == number)

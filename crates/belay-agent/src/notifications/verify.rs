@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use belay_action::probe::{self, Course, Probe, Probed};
-use belay_action::{Action, AttemptId, ContainerId, Report, Running, Target, TargetError};
+use belay_action::{AttemptId, ContainerId, Report, Running, Target, TargetError};
 use belay_core::delivery::{Outcome, Verdict};
 use belay_runtime::RuntimeError;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::action::{Came, FIRST_PAUSE, LONGEST_PAUSE, runs};
-use super::handler::Handler;
+use super::handler::{Action, Handler};
 use crate::clock::wall_millis;
 use crate::context::Context;
 
@@ -60,7 +60,7 @@ impl Verification {
             (Verdict::Succeeded, Action::Exec { .. }) if !runs(&self.context, &self.id).await => {
                 ended()
             }
-            (verdict, Action::Exec { .. } | Action::Signal(_)) => verdict,
+            (verdict, Action::Exec { .. } | Action::Signal(_) | Action::Check(_)) => verdict,
         };
         Outcome {
             verdict,
@@ -126,18 +126,20 @@ fn ended() -> Verdict {
 /// a command's effect is gone with it.
 fn verdict(probed: Probed, handler: &Handler) -> Verdict {
     match (probed, &handler.action) {
-        (Probed::Succeeded, Action::Exec { .. } | Action::Signal(_))
+        (Probed::Succeeded, Action::Exec { .. } | Action::Signal(_) | Action::Check(_))
         | (Probed::TargetEnded, Action::Signal(_)) => Verdict::Succeeded,
-        (Probed::TargetEnded, Action::Exec { .. }) => ended(),
-        (Probed::TimedOut { last }, Action::Exec { .. } | Action::Signal(_)) => {
+        (Probed::TargetEnded, Action::Exec { .. } | Action::Check(_)) => ended(),
+        (Probed::TimedOut { last }, Action::Exec { .. } | Action::Signal(_) | Action::Check(_)) => {
             Verdict::ProbeTimedOut {
                 seconds: handler.timeout.as_secs(),
                 last,
             }
         }
-        (Probed::Cancelled, Action::Exec { .. } | Action::Signal(_)) => Verdict::Cancelled {
-            survivors: Vec::new(),
-        },
+        (Probed::Cancelled, Action::Exec { .. } | Action::Signal(_) | Action::Check(_)) => {
+            Verdict::Cancelled {
+                survivors: Vec::new(),
+            }
+        }
     }
 }
 
@@ -161,6 +163,7 @@ mod tests {
         Handler {
             action,
             timeout: Duration::from_secs(7),
+            until: None,
             output: true,
             probe: None,
         }

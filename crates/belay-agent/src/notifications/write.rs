@@ -1,21 +1,21 @@
-//! Writing a notification's status, whatever the network does.
+//! Writing a status, whatever the network does.
 
 use std::time::Duration;
 
-use belay_api::notification::PodNotification;
 use kube::api::{Api, PostParams};
 use kube::{Error, ResourceExt as _};
 use tracing::{debug, warn};
 
+use super::errand::Errand;
 use crate::context::Context;
 
 /// What became of a write.
 #[derive(Debug)]
-pub(crate) enum Written {
+pub(crate) enum Written<E> {
     /// It is on the server; the object as it is now.
-    Landed(Box<PodNotification>),
+    Landed(Box<E>),
     /// It is not, or nobody knows; the object as read afterwards, `None` when it is gone.
-    Refused(Option<Box<PodNotification>>),
+    Refused(Option<Box<E>>),
 }
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -25,10 +25,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 ///
 /// Returns only with an answer: as long as the server is away, it is asked again. A write whose
 /// answer got lost is never repeated blindly; the object is read, and whoever asked decides.
-pub(crate) async fn put(context: &Context, object: &PodNotification) -> Written {
+pub(crate) async fn put<E: Errand>(context: &Context, object: &E) -> Written<E> {
     let namespace = object.namespace().unwrap_or_default();
     let name = object.name_any();
-    let api: Api<PodNotification> = Api::namespaced(context.client.clone(), &namespace);
+    let api: Api<E> = Api::namespaced(context.client.clone(), &namespace);
     let mut pause = FIRST_PAUSE;
     loop {
         let result = {
@@ -50,10 +50,10 @@ pub(crate) async fn put(context: &Context, object: &PodNotification) -> Written 
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
         let read = read(&api, &namespace, &name, &mut pause).await;
-        let Some(read) = read.filter(|read| read.metadata.uid == object.metadata.uid) else {
+        let Some(read) = read.filter(|read| read.meta().uid == object.meta().uid) else {
             return Written::Refused(None);
         };
-        let unchanged = read.metadata.resource_version == object.metadata.resource_version;
+        let unchanged = read.meta().resource_version == object.meta().resource_version;
         let rejected = matches!(&error, Error::Api(status) if (400..500).contains(&status.code));
         if unchanged && !rejected {
             // It never arrived.
@@ -63,12 +63,12 @@ pub(crate) async fn put(context: &Context, object: &PodNotification) -> Written 
     }
 }
 
-async fn read(
-    api: &Api<PodNotification>,
+async fn read<E: Errand>(
+    api: &Api<E>,
     namespace: &str,
     name: &str,
     pause: &mut Duration,
-) -> Option<PodNotification> {
+) -> Option<E> {
     loop {
         match api.get_opt(name).await {
             Ok(object) => return object,
@@ -85,6 +85,7 @@ async fn read(
 mod tests {
     use super::*;
     use crate::testing::{Reply, Script, context};
+    use belay_api::notification::PodNotification;
     use serde_json::{Value, json};
 
     fn object(uid: &str, version: &str) -> Value {
@@ -113,7 +114,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let script = Script::new(replies);
         let context = context(dir.path(), &script);
-        let object = serde_json::from_value(object("u", "5")).unwrap();
+        let object: PodNotification = serde_json::from_value(object("u", "5")).unwrap();
         let (object, landed) = match put(&context, &object).await {
             Written::Landed(object) => (Some(object), true),
             Written::Refused(object) => (object, false),

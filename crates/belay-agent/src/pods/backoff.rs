@@ -33,6 +33,11 @@ impl Backoff {
             .unwrap_or(Timestamp::MAX)
     }
 
+    /// Takes note of something that failed at `now` and is to be tried again.
+    pub(crate) fn failed(&mut self, now: Timestamp) {
+        self.restarted(now, now);
+    }
+
     /// Takes note of a restart at `now` of a container that had ended at `ended`.
     pub(crate) fn restarted(&mut self, ended: Timestamp, now: Timestamp) {
         let delay = match self.delay(ended) {

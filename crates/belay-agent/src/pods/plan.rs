@@ -12,6 +12,9 @@ use jiff::Timestamp;
 use super::tracked::Tracked;
 use super::waiting::Waiting;
 
+/// The exit code of a container that could not be run, as containerd has it.
+pub(crate) const START_ERROR_CODE: i32 = 128;
+
 /// What to do with a pod that is wanted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
@@ -39,16 +42,10 @@ enum Next {
 }
 
 /// Plans for a pod.
-///
-/// `problems` holds the containers whose spec cannot be run, by name.
-pub(crate) fn plan(
-    pod: &Pod,
-    tracked: &BTreeMap<String, Tracked>,
-    problems: &BTreeMap<String, Waiting>,
-    now: Timestamp,
-) -> Plan {
+pub(crate) fn plan(pod: &Pod, tracked: &BTreeMap<String, Tracked>, now: Timestamp) -> Plan {
     let mut plan = Plan {
-        initialized: initialized(pod, tracked),
+        // Those of a pod that has come to its end are not run again, whatever became of its sandbox.
+        initialized: initialized(pod, tracked) || all_done(pod, tracked),
         ..Plan::default()
     };
     let policy = pod.spec.restart_policy();
@@ -58,12 +55,12 @@ pub(crate) fn plan(
         let sidecars = pod.spec.init_containers.iter().filter(|c| c.is_sidecar());
         for container in sidecars.filter(|_| !completed) {
             let policy = RestartPolicy::Always;
-            let next = next(pod, &container.name, policy, tracked, problems, now);
-            plan.take(&container.name, next);
+            let next = next(pod, &container.name, policy, tracked, now);
+            plan.take(pod, &container.name, next);
         }
         for container in &pod.spec.containers {
-            let next = next(pod, &container.name, policy, tracked, problems, now);
-            plan.take(&container.name, next);
+            let next = next(pod, &container.name, policy, tracked, now);
+            plan.take(pod, &container.name, next);
         }
         return plan;
     }
@@ -82,18 +79,24 @@ pub(crate) fn plan(
         if turn && container.is_sidecar() {
             if !completed {
                 let policy = RestartPolicy::Always;
-                let next = next(pod, &container.name, policy, tracked, problems, now);
-                plan.take(&container.name, next);
+                let next = next(pod, &container.name, policy, tracked, now);
+                plan.take(pod, &container.name, next);
             }
             turn = has_been_up(known);
             continue;
         }
-        if !container.is_sidecar() && succeeded(known) {
+        if !container.is_sidecar() && prepared(known) {
             continue;
         }
         if turn {
-            let next = next(pod, &container.name, init_policy, tracked, problems, now);
-            plan.take(&container.name, next);
+            let policy = if known.is_some_and(|known| known.elsewhere) && !completed {
+                // What it prepared is gone with its sandbox, and it prepares it once more.
+                RestartPolicy::Always
+            } else {
+                init_policy
+            };
+            let next = next(pod, &container.name, policy, tracked, now);
+            plan.take(pod, &container.name, next);
             turn = false;
         } else {
             plan.waiting
@@ -104,12 +107,12 @@ pub(crate) fn plan(
 }
 
 impl Plan {
-    fn take(&mut self, name: &str, next: Next) {
+    fn take(&mut self, pod: &Pod, name: &str, next: Next) {
         match next {
             Next::Nothing => {}
             Next::Start => {
                 self.start.push(name.to_owned());
-                self.waiting.insert(name.to_owned(), Waiting::creating());
+                self.waiting.insert(name.to_owned(), at_first(pod));
             }
             Next::Wait { waiting, until } => {
                 self.waiting.insert(name.to_owned(), waiting);
@@ -122,10 +125,22 @@ impl Plan {
     }
 }
 
+/// What a kubelet says of a container that has not been tried to start.
+pub(crate) fn at_first(pod: &Pod) -> Waiting {
+    if pod.spec.init_containers.is_empty() {
+        Waiting::creating()
+    } else {
+        Waiting::initializing()
+    }
+}
+
 /// Whether the pod's own containers may run: every init container succeeded, or they have run
 /// already and the agent only came back.
 pub(crate) fn initialized(pod: &Pod, tracked: &BTreeMap<String, Tracked>) -> bool {
-    let began = |name: &str| tracked.get(name).is_some_and(|t| t.current.is_some());
+    let began = |name: &str| {
+        let known = tracked.get(name);
+        known.is_some_and(|known| known.current.is_some() && !known.elsewhere)
+    };
     pod.spec
         .containers
         .iter()
@@ -136,8 +151,13 @@ pub(crate) fn initialized(pod: &Pod, tracked: &BTreeMap<String, Tracked>) -> boo
             .iter()
             .all(|container| match tracked.get(&container.name) {
                 known if container.is_sidecar() => has_been_up(known),
-                known => succeeded(known),
+                known => prepared(known),
             })
+}
+
+/// Whether an init container has done its part, and nothing undid it.
+fn prepared(tracked: Option<&Tracked>) -> bool {
+    succeeded(tracked) && tracked.is_some_and(|known| !known.elsewhere)
 }
 
 /// Whether a sidecar has let the next container start; one that ended since is started again, and
@@ -154,18 +174,21 @@ pub(crate) fn completed(pod: &Pod, tracked: &BTreeMap<String, Tracked>) -> bool 
         && init
             .filter(|container| !container.is_sidecar())
             .any(|container| exit_code(tracked.get(&container.name)).is_some_and(|code| code != 0));
-    let main = &pod.spec.containers;
-    gave_up
-        || (!main.is_empty()
-            && main
-                .iter()
-                .all(|container| is_done(tracked.get(&container.name), policy)))
+    gave_up || all_done(pod, tracked)
+}
+
+/// Whether all of the pod's own containers have ended for good.
+fn all_done(pod: &Pod, tracked: &BTreeMap<String, Tracked>) -> bool {
+    let policy = pod.spec.restart_policy();
+    let mut main = pod.spec.containers.iter();
+    main.len() > 0 && main.all(|container| is_done(tracked.get(&container.name), policy))
 }
 
 /// Whether it has ended for good.
 fn is_done(tracked: Option<&Tracked>, policy: RestartPolicy) -> bool {
     let ended = exit_code(tracked).is_some();
     ended
+        && !is_condemned(tracked)
         && match policy {
             RestartPolicy::Always => false,
             RestartPolicy::OnFailure => succeeded(tracked),
@@ -173,15 +196,22 @@ fn is_done(tracked: Option<&Tracked>, policy: RestartPolicy) -> bool {
         }
 }
 
-/// Whether the newest incarnation ended with 0, and not because a probe ended it.
+/// Whether the newest incarnation ended with 0, and not because another is to take its place.
 pub(crate) fn succeeded(tracked: Option<&Tracked>) -> bool {
-    let condemned = tracked.is_some_and(|tracked| tracked.condemned);
-    exit_code(tracked) == Some(0) && !condemned
+    exit_code(tracked) == Some(0) && !is_condemned(tracked)
 }
 
-/// The exit code of the newest incarnation, if it has ended.
+fn is_condemned(tracked: Option<&Tracked>) -> bool {
+    tracked.is_some_and(Tracked::is_condemned)
+}
+
+/// The exit code of the newest incarnation, if it has ended; one that could not be run has.
 pub(crate) fn exit_code(tracked: Option<&Tracked>) -> Option<i32> {
-    Some(tracked?.current.as_ref()?.exit.as_ref()?.code)
+    let tracked = tracked?;
+    if tracked.start_error().is_some() {
+        return Some(START_ERROR_CODE);
+    }
+    Some(tracked.current.as_ref()?.exit.as_ref()?.code)
 }
 
 fn next(
@@ -189,66 +219,73 @@ fn next(
     name: &str,
     policy: RestartPolicy,
     tracked: &BTreeMap<String, Tracked>,
-    problems: &BTreeMap<String, Waiting>,
     now: Timestamp,
 ) -> Next {
     let Some(known) = tracked.get(name) else {
-        return start_unless(problems.get(name));
+        return Next::Start;
     };
-    if known.running().is_some() {
+    if known.running().is_some() || is_done(Some(known), policy) {
         return Next::Nothing;
     }
-    if is_done(Some(known), policy) {
-        return Next::Nothing;
+    let image = pod.container(name).and_then(|c| c.image.as_deref());
+    let image = image.unwrap_or_default();
+    // What failed with another image says nothing of this one.
+    let failed = known.failed_start.as_ref();
+    if let Some(failed) = failed.filter(|failed| failed.image == image) {
+        let (waiting, changes) = failed.shown(now);
+        let waiting = waiting.clone();
+        if known.launching {
+            // The reason of the failure says more than that there is another try.
+            let until = changes;
+            return Next::Wait { waiting, until };
+        }
+        if failed.until > now {
+            let until = Some(changes.unwrap_or(failed.until));
+            return Next::Wait { waiting, until };
+        }
+        return Next::Start;
     }
-    let Some(ended) = known.ended() else {
-        return start_unless(problems.get(name));
+    if known.launching {
+        return Next::Wait {
+            waiting: at_first(pod),
+            until: None,
+        };
+    }
+    let ended = known.ended().filter(|_| !known.is_outdated(image));
+    let Some(ended) = ended.filter(|_| known.failed_start.is_none()) else {
+        return Next::Start;
     };
     let ready = known.backoff.ready_at(ended);
     if ready <= now {
-        return start_unless(problems.get(name));
+        return Next::Start;
     }
-    let waiting = match &known.failed_start {
-        // The reason of the failure says more than the wait does.
-        Some(failed) => failed.waiting.clone(),
-        None => Waiting::crash_loop(back_off_message(pod, name, known, ended)),
-    };
     Next::Wait {
-        waiting,
+        waiting: back_off(pod, name, known, ended),
         until: Some(ready),
     }
 }
 
-fn start_unless(problem: Option<&Waiting>) -> Next {
-    match problem {
-        None => Next::Start,
-        Some(problem) => Next::Wait {
-            waiting: problem.clone(),
-            until: None,
-        },
-    }
-}
-
-/// The kubelet's sentence, which people search for.
-fn back_off_message(pod: &Pod, name: &str, known: &Tracked, ended: Timestamp) -> String {
+/// What is said of a container that waits for its restart, in the kubelet's sentence, which people
+/// search for.
+pub(crate) fn back_off(pod: &Pod, name: &str, known: &Tracked, ended: Timestamp) -> Waiting {
     let seconds = known.backoff.delay(ended).as_secs();
     let delay = match (seconds / 60, seconds % 60) {
         (0, seconds) => format!("{seconds}s"),
         (minutes, seconds) => format!("{minutes}m{seconds}s"),
     };
-    format!(
+    Waiting::crash_loop(format!(
         "back-off {delay} restarting failed container={name} pod={}_{}({})",
         pod.name(),
         pod.namespace(),
         pod.uid()
-    )
+    ))
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::tracked::{FailedStart, Instance};
+    use super::super::waiting::RUN_CONTAINER_ERROR;
     use super::*;
-    use belay_action::ContainerId;
     use belay_runtime::{Exit, ExitReason};
     use serde_json::json;
 
@@ -267,12 +304,7 @@ mod tests {
 
     fn running() -> Tracked {
         let mut tracked = Tracked::default();
-        tracked.started(Instance {
-            id: ContainerId::new("c1").unwrap(),
-            restart_count: 0,
-            started: at(0),
-            exit: None,
-        });
+        tracked.started(Instance::test("c1", 0));
         tracked
     }
 
@@ -296,12 +328,7 @@ mod tests {
 
     #[test]
     fn a_new_pod_starts_all_its_containers_at_once() {
-        let plan = plan(
-            &pod("Always", &[], &["a", "b"]),
-            &BTreeMap::new(),
-            &BTreeMap::new(),
-            at(0),
-        );
+        let plan = plan(&pod("Always", &[], &["a", "b"]), &BTreeMap::new(), at(0));
         assert_eq!(plan.start, ["a", "b"]);
         assert!(plan.initialized);
     }
@@ -317,7 +344,7 @@ mod tests {
             (vec![("i", exited(0, 1)), ("j", exited(0, 2))], vec!["a"]),
         ];
         for (before, start) in steps {
-            let plan = plan(&pod, &known(before.clone()), &BTreeMap::new(), at(5));
+            let plan = plan(&pod, &known(before.clone()), at(5));
             assert_eq!(plan.start, start, "{before:?}");
             assert_eq!(plan.initialized, start == ["a"]);
         }
@@ -353,7 +380,7 @@ mod tests {
             ),
         ];
         for (before, start) in steps {
-            let plan = plan(&pod, &known(before.clone()), &BTreeMap::new(), at(5));
+            let plan = plan(&pod, &known(before.clone()), at(5));
             assert_eq!(plan.start, start, "{before:?}");
             assert!(!plan.completed);
         }
@@ -363,7 +390,7 @@ mod tests {
     fn a_sidecar_is_not_started_again_when_the_pod_has_come_to_its_end() {
         let before = known(vec![("proxy", exited(1, 3)), ("a", exited(0, 4))]);
         for policy in ["Never", "OnFailure"] {
-            let plan = plan(&with_sidecar(policy), &before, &BTreeMap::new(), at(5));
+            let plan = plan(&with_sidecar(policy), &before, at(5));
             assert!(plan.completed && plan.start.is_empty(), "{policy}");
         }
         let gave_up = known(vec![
@@ -385,7 +412,6 @@ mod tests {
             let plan = plan(
                 &pod(policy, &["i"], &["a"]),
                 &known(vec![("i", exited(1, 1))]),
-                &BTreeMap::new(),
                 at(5),
             );
             assert_eq!(plan.start, start, "{policy}");
@@ -404,7 +430,7 @@ mod tests {
         ];
         for (policy, code, restarts) in table {
             let before = known(vec![("a", exited(code, 1))]);
-            let plan = plan(&pod(policy, &[], &["a"]), &before, &BTreeMap::new(), at(5));
+            let plan = plan(&pod(policy, &[], &["a"]), &before, at(5));
             assert_eq!(!plan.start.is_empty(), restarts, "{policy} {code}");
         }
     }
@@ -415,51 +441,204 @@ mod tests {
         tracked.backoff.restarted(at(50), at(60));
         let pod = pod("Always", &[], &["a"]);
         let before = known(vec![("a", tracked)]);
-        let early = plan(&pod, &before, &BTreeMap::new(), at(105));
+        let early = plan(&pod, &before, at(105));
         assert_eq!(early.wake, Some(at(110)));
         assert_eq!(early.waiting["a"].reason, "CrashLoopBackOff");
         assert_eq!(
             early.waiting["a"].message,
             "back-off 10s restarting failed container=a pod=p_ns(u)"
         );
-        assert_eq!(plan(&pod, &before, &BTreeMap::new(), at(110)).start, ["a"]);
+        assert_eq!(plan(&pod, &before, at(110)).start, ["a"]);
     }
 
-    #[test]
-    fn a_start_that_failed_keeps_its_reason_while_it_waits() {
-        let mut tracked = Tracked {
+    fn failed(waiting: Waiting, moment: i64, until: i64) -> Tracked {
+        Tracked {
             failed_start: Some(FailedStart {
-                waiting: Waiting {
-                    reason: "RunContainerError",
-                    message: "no such file".into(),
-                },
-                at: at(10),
+                waiting,
+                at: at(moment),
+                until: at(until),
+                then: None,
+                crash: false,
+                config: true,
+                image: String::new(),
             }),
             ..Tracked::default()
-        };
-        tracked.backoff.restarted(at(10), at(10));
-        let plan = plan(
-            &pod("Always", &[], &["a"]),
-            &known(vec![("a", tracked)]),
-            &BTreeMap::new(),
-            at(12),
-        );
-        assert_eq!(plan.waiting["a"].message, "no such file");
-        assert_eq!(plan.wake, Some(at(20)));
+        }
     }
 
     #[test]
-    fn a_spec_that_cannot_be_run_waits_and_the_others_start() {
-        let problems = [("a".to_owned(), Waiting::config("no command".into()))].into();
-        let plan = plan(
-            &pod("Always", &[], &["a", "b"]),
-            &BTreeMap::new(),
-            &problems,
-            at(0),
+    fn a_start_that_failed_keeps_its_reason_while_it_waits_and_while_it_is_tried_again() {
+        let pod = pod("Always", &[], &["a", "b"]);
+        let tracked = failed(Waiting::config("no such map".into()), 10, 20);
+        let before = known(vec![("a", tracked.clone())]);
+        let early = plan(&pod, &before, at(12));
+        assert_eq!(early.start, ["b"]);
+        assert_eq!(early.waiting["a"].message, "no such map");
+        assert_eq!(early.wake, Some(at(20)));
+        assert_eq!(plan(&pod, &before, at(20)).start, ["a", "b"]);
+        let launching = Tracked {
+            launching: true,
+            ..tracked
+        };
+        let again = plan(&pod, &known(vec![("a", launching)]), at(30));
+        assert_eq!(again.start, ["b"], "it is on its way");
+        assert_eq!(again.waiting["a"].message, "no such map");
+    }
+
+    #[test]
+    fn another_image_does_not_wait_for_the_back_off_of_the_one_before() {
+        let mut wanted = pod("Always", &[], &["a"]);
+        wanted.spec.containers[0].image = Some("new".into());
+        let mut crashed = exited(1, 100);
+        crashed.backoff.restarted(at(50), at(60));
+        let mut unpulled = failed(Waiting::config("no route".into()), 100, 400);
+        for (image, start) in [("new", vec![]), ("old", vec!["a"])] {
+            crashed.current.as_mut().unwrap().image = image.into();
+            unpulled.failed_start.as_mut().unwrap().image = image.into();
+            for before in [&crashed, &unpulled] {
+                let plan = plan(&wanted, &known(vec![("a", before.clone())]), at(105));
+                assert_eq!(plan.start, start, "{image} {before:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_ended_for_another_image_comes_back_whatever_the_policy() {
+        for policy in ["Always", "OnFailure", "Never"] {
+            let mut tracked = exited(0, 100);
+            tracked.condemned = true;
+            let before = known(vec![("a", tracked)]);
+            let plan = plan(&pod(policy, &[], &["a"]), &before, at(105));
+            assert_eq!(plan.start, ["a"], "{policy}");
+            assert!(!plan.completed, "{policy}");
+        }
+    }
+
+    #[test]
+    fn what_could_not_be_run_is_done_if_the_policy_says_never() {
+        let waiting = Waiting {
+            reason: RUN_CONTAINER_ERROR,
+            message: "no such file".into(),
+        };
+        let before = known(vec![("a", failed(waiting, 10, 20))]);
+        for (policy, done) in [("Never", true), ("OnFailure", false), ("Always", false)] {
+            let plan = plan(&pod(policy, &[], &["a"]), &before, at(20));
+            assert_eq!(plan.completed, done, "{policy}");
+            assert_eq!(plan.start.is_empty(), done, "{policy}");
+        }
+    }
+
+    #[test]
+    fn an_image_that_cannot_be_had_is_an_error_first_and_a_back_off_then() {
+        let mut tracked = failed(
+            Waiting {
+                reason: "ErrImagePull",
+                message: "no route".into(),
+            },
+            10,
+            20,
         );
-        assert_eq!(plan.start, ["b"]);
-        assert_eq!(plan.waiting["a"].reason, "CreateContainerConfigError");
-        assert_eq!(plan.wake, None);
+        if let Some(failed) = &mut tracked.failed_start {
+            let then = Waiting::pull_back_off("x", &failed.waiting);
+            failed.then = Some((at(11), then));
+        }
+        let pod = pod("Always", &[], &["a"]);
+        let before = known(vec![("a", tracked)]);
+        let first = plan(&pod, &before, at(10));
+        assert_eq!(first.waiting["a"].reason, "ErrImagePull");
+        assert_eq!(first.wake, Some(at(11)));
+        let then = plan(&pod, &before, at(11));
+        assert_eq!(then.waiting["a"].reason, "ImagePullBackOff");
+        assert_eq!(then.wake, Some(at(20)));
+    }
+
+    #[test]
+    fn nothing_is_started_while_a_start_of_it_is_under_way() {
+        let launching = Tracked {
+            launching: true,
+            ..Tracked::default()
+        };
+        let restarting = Tracked {
+            launching: true,
+            ..exited(1, 1)
+        };
+        let before = known(vec![("a", launching), ("b", restarting)]);
+        let plan = plan(&pod("Always", &[], &["a", "b"]), &before, at(5));
+        assert_eq!(plan.start, Vec::<String>::new());
+        assert_eq!(plan.waiting["a"].reason, "ContainerCreating");
+    }
+
+    #[test]
+    fn in_a_new_sandbox_everything_begins_anew() {
+        let moved = |mut tracked: Tracked| {
+            tracked.moved();
+            tracked
+        };
+        let pod = with_sidecar("Always");
+        let steps = [
+            (
+                vec![
+                    ("i", moved(exited(0, 1))),
+                    ("proxy", moved(exited(137, 9))),
+                    ("j", moved(exited(0, 2))),
+                    ("a", moved(exited(137, 9))),
+                ],
+                vec!["i"],
+            ),
+            (
+                vec![
+                    ("i", exited(0, 20)),
+                    ("proxy", moved(exited(137, 9))),
+                    ("j", moved(exited(0, 2))),
+                    ("a", moved(exited(137, 9))),
+                ],
+                vec!["proxy"],
+            ),
+            (
+                vec![
+                    ("i", exited(0, 20)),
+                    ("proxy", running()),
+                    ("j", moved(exited(0, 2))),
+                    ("a", moved(exited(137, 9))),
+                ],
+                vec!["j"],
+            ),
+            (
+                vec![
+                    ("i", exited(0, 20)),
+                    ("proxy", running()),
+                    ("j", exited(0, 21)),
+                    ("a", moved(exited(137, 9))),
+                ],
+                vec!["a"],
+            ),
+        ];
+        for (before, start) in steps {
+            let plan = plan(&pod, &known(before.clone()), at(30));
+            assert_eq!(plan.start, start, "{before:?}");
+        }
+    }
+
+    #[test]
+    fn a_pod_that_has_come_to_its_end_does_not_begin_anew_in_another_sandbox() {
+        let moved = |mut tracked: Tracked| {
+            tracked.moved();
+            tracked
+        };
+        let ended = |code| {
+            known(vec![
+                ("i", moved(exited(0, 1))),
+                ("a", moved(exited(code, 2))),
+            ])
+        };
+        for (policy, code) in [("Never", 0), ("Never", 137), ("OnFailure", 0)] {
+            let plan = plan(&pod(policy, &["i"], &["a"]), &ended(code), at(5));
+            assert!(plan.completed && plan.initialized, "{policy} {code}");
+            assert_eq!(plan.start, Vec::<String>::new(), "{policy} {code}");
+        }
+        let gave_up = known(vec![("i", moved(exited(1, 1)))]);
+        let plan = plan(&pod("Never", &["i"], &["a"]), &gave_up, at(5));
+        assert!(plan.completed && plan.start.is_empty());
     }
 
     #[test]
@@ -467,7 +646,6 @@ mod tests {
         let plan = plan(
             &pod("Always", &["i"], &["a"]),
             &known(vec![("a", exited(1, 1))]),
-            &BTreeMap::new(),
             at(5),
         );
         assert!(plan.initialized);

@@ -1,11 +1,15 @@
 //! A pod's status as a kubelet would report it. Pure.
 
+mod conditions;
+
+pub(crate) use conditions::OWN_CONDITIONS;
+
 use std::collections::BTreeMap;
 
 use belay_api::gates::{Feature, FeatureGates};
 use belay_api::pod::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated,
-    ContainerStateWaiting, ContainerStatus, Pod, PodCondition, PodIP, PodStatus, RestartPolicy,
+    ContainerStateWaiting, ContainerStatus, Pod, PodIP, PodStatus, RestartPolicy,
 };
 use belay_api::reasons;
 use belay_api::signal::Signal;
@@ -13,62 +17,108 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::HostIP;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::plan::{Plan, exit_code, succeeded};
-use super::tracked::{Instance, Tracked};
+use super::images;
+use super::plan::{Plan, START_ERROR_CODE, at_first, exit_code, succeeded};
+use super::tracked::{FailedStart, Instance, Tracked};
+use super::waiting::Waiting;
 
 /// What the node contributes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Node<'a> {
     pub(crate) address: &'a str,
+    /// Where the pod is reached; `None` until its sandbox is there.
+    pub(crate) pod_address: Option<&'a str>,
     /// Prefix of container IDs.
     pub(crate) runtime: &'a str,
     pub(crate) gates: FeatureGates,
 }
 
-/// The signal that stops a container, as far as the gate lets the spec choose it.
-pub(crate) fn stop_signal(container: &Container, gates: FeatureGates) -> Signal {
+/// Whether the pod has been stopped for good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Over {
+    No,
+    Stopped,
+    /// Because it ran longer than its `activeDeadlineSeconds`.
+    DeadlineExceeded,
+}
+
+/// Kubernetes' words for a pod that ran too long.
+pub(crate) const DEADLINE_MESSAGE: &str =
+    "Pod was active on the node longer than the specified deadline";
+
+/// The signal that stops a container: as far as the gate lets the spec choose it the spec's, else
+/// the image's, which is given as it is written there.
+pub(crate) fn stop_signal(
+    container: &Container,
+    image: Option<&str>,
+    gates: FeatureGates,
+) -> Signal {
     let declared = container.declared_stop_signal();
     declared
         .filter(|_| gates.enabled(Feature::ContainerStopSignals))
+        .or_else(|| images::stop_signal(image?))
         .unwrap_or(Signal::TERM)
 }
 
 /// Builds the status. `before` is the status that the agent reported last, whose times are kept where
-/// nothing changed; `over` tells that the pod has been stopped for good.
+/// nothing changed.
 pub(crate) fn status(
     pod: &Pod,
     before: &PodStatus,
     tracked: &BTreeMap<String, Tracked>,
     plan: &Plan,
     node: Node<'_>,
-    over: bool,
+    over: Over,
     now: Timestamp,
 ) -> PodStatus {
     let phase = phase(pod, before, tracked, plan, over);
-    let statuses = |containers: &[Container], init: bool| {
-        let list: Vec<_> = containers
-            .iter()
-            .map(|container| container_status(container, init, tracked, plan, node, over))
-            .collect();
+    let ended = matches!(before.phase.as_deref(), Some("Succeeded" | "Failed"));
+    let (reason, message) = if over == Over::DeadlineExceeded {
+        let reason = reasons::DEADLINE_EXCEEDED.to_owned();
+        (Some(reason), Some(DEADLINE_MESSAGE.to_owned()))
+    } else if before.phase.as_deref() == Some(phase) {
+        (before.reason.clone(), before.message.clone())
+    } else {
+        (None, None)
+    };
+    let statuses = |containers: &[Container], before: Option<&Vec<ContainerStatus>>| {
+        let one = |container: &Container| {
+            let told = remembered(container, before, tracked).filter(|_| ended);
+            told.unwrap_or_else(|| container_status(pod, container, tracked, plan, node, over))
+        };
+        let list: Vec<_> = containers.iter().map(one).collect();
         (!list.is_empty()).then_some(list)
     };
-    let init = statuses(&pod.spec.init_containers, true);
-    let main = statuses(&pod.spec.containers, false);
+    let init = statuses(
+        &pod.spec.init_containers,
+        before.init_container_statuses.as_ref(),
+    );
+    let main = statuses(&pod.spec.containers, before.container_statuses.as_ref());
     let all = (init.as_deref(), main.as_deref());
-    let conditions = conditions(pod, before, phase, plan, all, now);
+    // Of a pod that has ended, or whose end is near, there may be nothing left to start in.
+    let sandboxed = node.pod_address.is_some() && over == Over::No;
+    let facts = conditions::Facts {
+        phase,
+        sandboxed,
+        initialized: plan.initialized,
+    };
+    let conditions = conditions::conditions(pod, before, facts, all, now);
     let address = node.address.to_owned();
+    // What had an address keeps it in its status when it is gone.
+    let own = node.pod_address.map(str::to_owned);
+    let own = own.or_else(|| before.pod_ip.clone());
     PodStatus {
         phase: Some(phase.to_owned()),
+        reason,
+        message,
         conditions: Some(conditions),
         init_container_statuses: init,
         container_statuses: main,
         start_time: before.start_time.clone().or(Some(Time(whole_seconds(now)))),
         host_ip: Some(address.clone()),
-        host_ips: Some(vec![HostIP {
-            ip: address.clone(),
-        }]),
-        pod_ip: Some(address.clone()),
-        pod_ips: Some(vec![PodIP { ip: address }]),
+        host_ips: Some(vec![HostIP { ip: address }]),
+        pod_ips: own.clone().map(|ip| vec![PodIP { ip }]),
+        pod_ip: own,
         observed_generation: pod.metadata.generation,
         ..pod.status.clone().unwrap_or_default()
     }
@@ -84,7 +134,7 @@ fn phase(
     before: &PodStatus,
     tracked: &BTreeMap<String, Tracked>,
     plan: &Plan,
-    over: bool,
+    over: Over,
 ) -> &'static str {
     // A pod that has ended stays so.
     match before.phase.as_deref() {
@@ -95,7 +145,10 @@ fn phase(
     // A sidecar's end says nothing about the pod's.
     let init = || pod.spec.init_containers.iter().filter(|c| !c.is_sidecar());
     let all = || init().chain(&pod.spec.containers);
-    if over {
+    if over == Over::DeadlineExceeded {
+        return "Failed";
+    }
+    if over == Over::Stopped {
         let failed = all().any(|c| exit_code(tracked.get(&c.name)).is_some_and(|code| code != 0));
         let ran = pod
             .spec
@@ -124,7 +177,7 @@ fn phase(
         };
     }
     let main = || pod.spec.containers.iter().map(|c| tracked.get(&c.name));
-    if main().any(|known| known.is_none_or(|known| known.current.is_none())) {
+    if main().any(|known| !known.is_some_and(is_tried)) {
         return "Pending";
     }
     let runs = served || main().flatten().any(|known| known.running().is_some());
@@ -133,58 +186,70 @@ fn phase(
     }
     if main().all(succeeded) {
         "Succeeded"
-    } else if policy == RestartPolicy::Never {
+    } else if policy == RestartPolicy::Never && !main().flatten().any(Tracked::is_condemned) {
         "Failed"
     } else {
         "Running"
     }
 }
 
-fn container_status(
+/// What was told of a container of which nothing is known here any more.
+fn remembered(
     container: &Container,
-    init: bool,
+    before: Option<&Vec<ContainerStatus>>,
+    tracked: &BTreeMap<String, Tracked>,
+) -> Option<ContainerStatus> {
+    let mut before = before?.iter();
+    let known = tracked.get(&container.name).is_some_and(is_tried);
+    let told = before.find(|status| status.name == container.name)?;
+    (!known).then(|| told.clone())
+}
+
+/// Whether something of it has run, or was to.
+fn is_tried(known: &Tracked) -> bool {
+    known.current.is_some() || known.start_error().is_some()
+}
+
+fn container_status(
+    pod: &Pod,
+    container: &Container,
     tracked: &BTreeMap<String, Tracked>,
     plan: &Plan,
     node: Node<'_>,
-    over: bool,
+    over: Over,
 ) -> ContainerStatus {
     let name = &container.name;
     let unknown = Tracked::default();
     let known = tracked.get(name).unwrap_or(&unknown);
     let running = known.running().is_some();
-    let waiting = plan.waiting.get(name).filter(|_| !running && !over);
+    let waiting = plan
+        .waiting
+        .get(name)
+        .filter(|_| !running && over == Over::No);
     let ended = known
         .current
         .as_ref()
-        .filter(|instance| instance.exit.is_some());
-    let state = match (&known.current, waiting) {
-        (Some(instance), None) => instance_state(instance, node),
-        (_, Some(waiting)) => ContainerState {
-            waiting: Some(ContainerStateWaiting {
-                reason: Some(waiting.reason.to_owned()),
-                message: (!waiting.message.is_empty()).then(|| waiting.message.clone()),
-            }),
-            ..ContainerState::default()
-        },
-        (None, None) => ContainerState {
-            waiting: Some(ContainerStateWaiting {
-                reason: Some("ContainerCreating".to_owned()),
-                message: None,
-            }),
-            ..ContainerState::default()
-        },
+        .filter(|instance| instance.exit.is_some())
+        .map(|instance| instance_state(instance, node));
+    // One that could not be run came after what is known to have run.
+    let ended = known.start_error().map(start_error_state).or(ended);
+    let previous = || known.previous.as_ref().map(|one| instance_state(one, node));
+    let (state, last) = match (waiting, ended, &known.current) {
+        // While an ended container waits for its restart, its end is the last state.
+        (Some(waiting), Some(ended), _) => (waiting_state(waiting), Some(ended)),
+        (Some(waiting), None, _) => (waiting_state(waiting), previous()),
+        (None, Some(ended), _) => (ended, previous()),
+        (None, None, Some(instance)) => (instance_state(instance, node), previous()),
+        (None, None, None) => (waiting_state(&at_first(pod)), previous()),
     };
-    // While an ended container waits for its restart, its end is the last state.
-    let last = match (waiting, ended) {
-        (Some(_), Some(instance)) => Some(instance),
-        _ => known.previous.as_ref(),
-    };
-    let stop_signal = node
-        .gates
-        .enabled(Feature::ContainerStopSignals)
-        .then(|| stop_signal(container, node.gates).to_string());
+    let stop_signal = node.gates.enabled(Feature::ContainerStopSignals).then(|| {
+        let instance = known.current.as_ref();
+        let image = instance.and_then(|instance| instance.image_stop_signal.as_deref());
+        stop_signal(container, image, node.gates).to_string()
+    });
     // An init container is ready when it is done.
-    let done = init
+    let mut init = pod.spec.init_containers.iter();
+    let done = init.any(|init| init.name == *name)
         && !container.is_sidecar()
         && state
             .terminated
@@ -193,18 +258,53 @@ fn container_status(
     ContainerStatus {
         name: name.clone(),
         state: Some(state),
-        last_state: Some(last.map(|i| instance_state(i, node)).unwrap_or_default()),
+        last_state: Some(last.unwrap_or_default()),
         ready: known.is_ready() || done,
         started: Some(known.is_started()),
         restart_count: i32::try_from(known.restart_count()).unwrap_or(i32::MAX),
-        image: container.image.clone().unwrap_or_default(),
-        image_id: String::new(),
+        image: match &known.current {
+            // As long as it is there it is made of what it was made of.
+            Some(instance) if waiting.is_none() && !instance.image.is_empty() => {
+                instance.image.clone()
+            }
+            Some(_) | None => container.image.clone().unwrap_or_default(),
+        },
+        image_id: known
+            .current
+            .as_ref()
+            .map(|instance| instance.image_id.clone())
+            .unwrap_or_default(),
         container_id: known
             .current
             .as_ref()
             .map(|i| format!("{}://{}", node.runtime, i.id)),
         stop_signal,
         ..ContainerStatus::default()
+    }
+}
+
+fn waiting_state(waiting: &Waiting) -> ContainerState {
+    ContainerState {
+        waiting: Some(ContainerStateWaiting {
+            reason: Some(waiting.reason.to_owned()),
+            message: (!waiting.message.is_empty()).then(|| waiting.message.clone()),
+        }),
+        ..ContainerState::default()
+    }
+}
+
+/// What containerd tells of a container that could not be run: nothing began.
+fn start_error_state(failed: &FailedStart) -> ContainerState {
+    ContainerState {
+        terminated: Some(ContainerStateTerminated {
+            exit_code: START_ERROR_CODE,
+            reason: Some("StartError".to_owned()),
+            message: Some(failed.waiting.message.clone()),
+            started_at: Some(Time(Timestamp::UNIX_EPOCH)),
+            finished_at: Some(Time(whole_seconds(failed.at))),
+            ..ContainerStateTerminated::default()
+        }),
+        ..ContainerState::default()
     }
 }
 
@@ -222,124 +322,12 @@ fn instance_state(instance: &Instance, node: Node<'_>) -> ContainerState {
                 exit_code: exit.code,
                 signal: exit.signal,
                 reason: Some(exit.reason.as_str().to_owned()),
-                message: None,
+                message: instance.message.clone(),
                 started_at: Some(Time(whole_seconds(exit.started))),
                 finished_at: Some(Time(whole_seconds(exit.finished))),
             }),
             ..ContainerState::default()
         },
-    }
-}
-
-fn conditions(
-    pod: &Pod,
-    before: &PodStatus,
-    phase: &str,
-    plan: &Plan,
-    (init, main): (Option<&[ContainerStatus]>, Option<&[ContainerStatus]>),
-    now: Timestamp,
-) -> Vec<PodCondition> {
-    let ended = phase == "Succeeded" || phase == "Failed";
-    let init = || {
-        let declared = pod.spec.init_containers.iter();
-        declared.zip(init.unwrap_or_default())
-    };
-    // Those that only prepare have done their part.
-    let sidecars = init().filter(|(declared, _)| declared.is_sidecar());
-    let unready: Vec<&str> = sidecars
-        .map(|(_, status)| status)
-        .chain(main.unwrap_or_default())
-        .filter(|status| !status.ready)
-        .map(|status| status.name.as_str())
-        .collect();
-    let ready = if ended {
-        Err((
-            if phase == "Succeeded" {
-                "PodCompleted"
-            } else {
-                "PodFailed"
-            },
-            String::new(),
-        ))
-    } else if unready.is_empty() {
-        Ok(())
-    } else {
-        let names = unready.join(" ");
-        Err((
-            "ContainersNotReady",
-            format!("containers with unready status: [{names}]"),
-        ))
-    };
-    let initialized = if plan.initialized {
-        Ok(())
-    } else {
-        let names: Vec<&str> = init()
-            .filter(|(declared, status)| {
-                let up = declared.is_sidecar() && status.started == Some(true);
-                !up && !status.ready
-            })
-            .map(|(declared, _)| declared.name.as_str())
-            .collect();
-        let names = names.join(" ");
-        Err((
-            "ContainersNotInitialized",
-            format!("containers with incomplete status: [{names}]"),
-        ))
-    };
-    let mut list = Vec::new();
-    for (kind, verdict) in [
-        (reasons::POD_SCHEDULED, Ok(())),
-        (reasons::INITIALIZED, initialized),
-        (reasons::CONTAINERS_READY, ready.clone()),
-        (reasons::READY, ready),
-    ] {
-        list.push(condition(pod, before, kind, verdict, now));
-    }
-    // Conditions that others wrote stay.
-    let known: Vec<String> = list.iter().map(|c| c.type_.clone()).collect();
-    let others = pod
-        .status
-        .iter()
-        .filter_map(|status| status.conditions.as_ref())
-        .flatten();
-    list.extend(
-        others
-            .filter(|condition| !known.contains(&condition.type_))
-            .cloned(),
-    );
-    list
-}
-
-fn condition(
-    pod: &Pod,
-    before: &PodStatus,
-    kind: &str,
-    verdict: Result<(), (&'static str, String)>,
-    now: Timestamp,
-) -> PodCondition {
-    let (status, reason, message) = match verdict {
-        Ok(()) => ("True", None, None),
-        Err((reason, message)) => (
-            "False",
-            Some(reason.to_owned()),
-            (!message.is_empty()).then_some(message),
-        ),
-    };
-    let same = before
-        .conditions
-        .iter()
-        .flatten()
-        .find(|condition| condition.type_ == kind && condition.status == status);
-    PodCondition {
-        type_: kind.to_owned(),
-        status: status.to_owned(),
-        reason,
-        message,
-        last_transition_time: same
-            .and_then(|condition| condition.last_transition_time.clone())
-            .or(Some(Time(whole_seconds(now)))),
-        observed_generation: pod.metadata.generation,
-        ..PodCondition::default()
     }
 }
 

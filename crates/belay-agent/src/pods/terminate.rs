@@ -17,6 +17,7 @@
 
 mod draft;
 mod hands;
+mod meanwhile;
 mod scribe;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,16 +25,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use belay_action::ContainerId;
+use belay_api::gates::Feature;
 use belay_api::pod::Pod;
 use belay_core::termination::{
-    Cause, Early, Effect, Event, HookTrace, News, Notice, Record, Termination, begin, resume,
+    Cause, Early, Effect, End, Event, HookTrace, News, Notice, Record, Stage, Termination, begin,
+    resume,
 };
 use tokio::sync::mpsc;
 use tracing::{debug, info, warn};
 
-use draft::{Facts, plan};
+use draft::{Facts, latecomer, plan};
 pub(crate) use draft::{grace, probe_grace};
 use hands::{Hands, Word};
+pub(crate) use meanwhile::meanwhile;
 use scribe::Scribe;
 
 use super::tracked::Tracked;
@@ -87,12 +91,9 @@ pub(crate) enum Moment {
 }
 
 impl Terminations {
-    /// Goes on with what the journal holds of this pod. `tracked` is what the runtime has of it.
-    pub(crate) fn resume(
-        host: Arc<Host>,
-        pod: Arc<Pod>,
-        tracked: &BTreeMap<String, Tracked>,
-    ) -> Self {
+    /// Goes on with what the journal holds of this pod. `running` are the incarnations of it that
+    /// run.
+    pub(crate) fn resume(host: Arc<Host>, pod: Arc<Pod>, running: &BTreeSet<String>) -> Self {
         let (sender, words) = mpsc::unbounded_channel();
         let mut this = Terminations {
             hands: Hands::new(Arc::clone(&host), Arc::clone(&pod), sender),
@@ -105,20 +106,16 @@ impl Terminations {
         let uid = this.pod.uid().to_owned();
         let whole = this.host.journal.stop(&uid).filter(readable);
         let single = this.host.journal.container_stops(&uid);
-        let running: BTreeSet<String> = tracked
-            .values()
-            .filter_map(|tracked| Some(tracked.running()?.as_str().to_owned()))
-            .collect();
         match whole {
             Some(record) => {
-                this.go_on(&Scope::Pod, record, &running);
+                this.go_on(&Scope::Pod, record, running);
                 // Taken over by the pod's own.
                 let names = single.into_iter().map(|(name, _)| name).collect();
                 this.forget(names);
             }
             None => {
                 for (name, record) in single.into_iter().filter(|(_, record)| readable(record)) {
-                    this.go_on(&Scope::Container(name), record, &running);
+                    this.go_on(&Scope::Container(name), record, running);
                 }
             }
         }
@@ -145,10 +142,10 @@ impl Terminations {
         self.carry_out(scope, effects);
     }
 
-    /// Takes note of the pod as it is now: hooks are read from it.
-    pub(crate) fn see(&mut self, pod: &Arc<Pod>) {
+    /// Takes note of the pod as it is now, and of where it is reached: hooks are read from it.
+    pub(crate) fn see(&mut self, pod: &Arc<Pod>, address: &str) {
         self.pod = Arc::clone(pod);
-        self.hands.see(pod);
+        self.hands.see(pod, address);
     }
 
     /// Why the pod ends, if it does.
@@ -170,6 +167,56 @@ impl Terminations {
             let leg = ongoing.machine.leg(container);
             leg.is_some() && !ongoing.machine.is_over()
         })
+    }
+
+    /// Whether the end of this incarnation is anybody's business here.
+    fn has(&self, container: &str, id: &ContainerId) -> bool {
+        self.ongoing.values().any(|ongoing| {
+            let leg = ongoing.machine.leg(container);
+            leg.is_some_and(|leg| leg.container.id == id.as_str())
+        })
+    }
+
+    /// Whether everything of an incarnation has been killed.
+    pub(crate) fn is_killed(&self, container: &str, id: &ContainerId) -> bool {
+        self.ongoing.values().any(|ongoing| {
+            let leg = ongoing.machine.leg(container);
+            leg.is_some_and(|leg| {
+                let dead = match &leg.stage {
+                    Stage::Over { end } => *end == End::Killed { survivors: vec![] },
+                    Stage::Hook { .. }
+                    | Stage::Turn { .. }
+                    | Stage::Signalled { .. }
+                    | Stage::Killing { .. } => false,
+                };
+                dead && leg.container.id == id.as_str()
+            })
+        })
+    }
+
+    /// Ends what runs of a pod that is being ended, and was not there when that began. The grace is
+    /// the pod's.
+    pub(crate) fn end_latecomers(&mut self, grace: Duration, tracked: &BTreeMap<String, Tracked>) {
+        if !self.ongoing.contains_key(&Scope::Pod) {
+            return;
+        }
+        for (name, known) in tracked {
+            let Some(instance) = known.current.as_ref().filter(|one| one.exit.is_none()) else {
+                continue;
+            };
+            if self.has(name, &instance.id) {
+                continue;
+            }
+            let container = latecomer(&self.pod, name, instance, self.host.gates);
+            info!(pod = self.pod.name(), container = name, id = %instance.id, "comes late; stopping");
+            if let Some(whole) = self.ongoing.get_mut(&Scope::Pod) {
+                let sleeps = self.host.gates.enabled(Feature::PodLifecycleSleepAction);
+                let machine = whole.machine.clone();
+                let (machine, effects) = machine.join(container, grace, sleeps, boot_millis());
+                whole.machine = machine;
+                self.carry_out(&Scope::Pod, effects);
+            }
+        }
     }
 
     /// Ends the pod, or those of its containers that are still there.
@@ -404,6 +451,11 @@ impl Terminations {
     }
 
     fn tell(&self, container: &str, notice: &Notice) {
+        // Of one that only the journal knows nothing can be told but to the log.
+        if self.pod.name().is_empty() {
+            let message = notice.message(container);
+            return info!(pod = self.pod.uid(), container, message, "termination");
+        }
         let about = reference(&self.pod, Some(container));
         let message = notice.message(container);
         let events = &self.host.events;

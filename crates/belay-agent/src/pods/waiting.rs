@@ -1,5 +1,8 @@
 //! Why a container does not run, in Kubernetes' words.
 
+/// It was made, and could not be run.
+pub(crate) const RUN_CONTAINER_ERROR: &str = "RunContainerError";
+
 /// Reason and message of a waiting container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Waiting {
@@ -37,6 +40,15 @@ impl Waiting {
         Waiting {
             reason: "CrashLoopBackOff",
             message,
+        }
+    }
+
+    /// The next try to get its image has to wait; `before` is why.
+    pub(crate) fn pull_back_off(image: &str, before: &Waiting) -> Self {
+        let Waiting { reason, message } = before;
+        Waiting {
+            reason: "ImagePullBackOff",
+            message: format!("Back-off pulling image \"{image}\": {reason}: {message}"),
         }
     }
 }

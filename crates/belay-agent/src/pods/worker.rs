@@ -11,10 +11,22 @@
 //!
 //! Nothing waits for the API server but reports to it: containers are restarted and stopped on time
 //! while it is away. The end of a worker by shutdown leaves the containers as they are.
+//!
+//! The worker itself waits for nothing but the next thing to happen. What may take long or hang (the
+//! sandbox, an image, a start, a probe, a hook, a report) is a future among others: it delays neither
+//! the pod's end nor its other containers. A start that comes to something after the pod's end has
+//! begun is ended with the pod.
 
+mod adoption;
+mod changing;
 mod ending;
+mod launch;
+mod post_start;
 mod probing;
+mod providing;
+mod sandbox;
 mod starting;
+mod stopping;
 mod telling;
 
 use std::collections::BTreeMap;
@@ -25,7 +37,7 @@ use belay_action::ContainerId;
 use belay_api::pod::{Pod, PodStatus};
 use belay_core::probing::Kind;
 use belay_core::termination::Cause;
-use belay_runtime::{ContainerState, Exit, RuntimeError};
+use belay_runtime::{Exit, RuntimeError, Sandbox, rotation};
 use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use jiff::Timestamp;
@@ -35,14 +47,20 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::hook::Came;
+use super::message::Source;
 use super::probes::Said;
 use super::report::Reported;
+use super::status::Over;
 use super::terminate::{self, Terminations};
-use super::tracked::{Instance, Tracked};
-use super::waiting::Waiting;
-use super::{config, plan};
+use super::tracked::{Tracked, running};
+use super::{Found, plan};
 use crate::context::Host;
 
+use ending::Ending;
+use launch::Outcome;
+use providing::Tried;
+use sandbox::Site;
+use telling::BackOff;
 pub(crate) use telling::reference;
 
 /// The pod as the API tells it.
@@ -66,10 +84,22 @@ impl Desired {
 
 /// What a worker waits for.
 enum Happening {
+    Sandboxed(Result<Sandbox, RuntimeError>),
+    /// An attempt to stop the sandbox of a pod that has come to its end is over.
+    SandboxStopped(Result<(), RuntimeError>),
+    /// A start has come to something.
+    Launched {
+        container: String,
+        /// The image that the spec named.
+        image: String,
+        outcome: Outcome,
+    },
     Exited {
         container: String,
         id: ContainerId,
         exit: Result<Exit, RuntimeError>,
+        /// What it left to be read about that.
+        message: Option<String>,
     },
     /// A `postStart` hook has ended.
     PostStarted {
@@ -84,23 +114,20 @@ enum Happening {
         kind: Kind,
         said: Said,
     },
+    /// A ConfigMap or a secret that the pod uses has changed.
+    ObjectsChanged,
+    /// An attempt to set the pod's volumes up is over.
+    VolumesSetUp(Tried),
+    /// It is time for another attempt, unless there was one since that with this number.
+    VolumesDue(u32),
     Reported {
         outcome: Reported,
         /// Whether it was the status of the pod's end.
         over: bool,
     },
+    /// Nothing of the pod is left in the runtime.
+    TornDown,
     Deleted(Reported),
-}
-
-/// The end of the pod, once it has begun.
-struct Ending {
-    /// The grace that was asked for last.
-    asked: Duration,
-    /// Whether the final status has been reported, or nobody is left to report it to.
-    told: bool,
-    deleting: bool,
-    /// Whether the object has been deleted as far as this node can.
-    deleted: bool,
 }
 
 /// How long a report that failed waits before it is tried again, and at most.
@@ -110,6 +137,11 @@ pub(crate) struct Worker {
     context: Arc<Host>,
     uid: String,
     desired: watch::Receiver<Desired>,
+    /// What the runtime was seen to have of this pod.
+    seen: watch::Receiver<Vec<Sandbox>>,
+    site: Site,
+    /// When a sandbox that could not be made is tried again.
+    sandbox_at: Option<Instant>,
     tracked: BTreeMap<String, Tracked>,
     /// The lowest number for new incarnations where the runtime's records were lost.
     floor: BTreeMap<String, u32>,
@@ -123,35 +155,47 @@ pub(crate) struct Worker {
     retry_at: Option<Instant>,
     wake: Option<Timestamp>,
     ending: Option<Ending>,
+    provided: providing::Provided,
     terminations: Terminations,
+    /// Since when the pod ends, for whatever reason.
+    ending_since: Option<Instant>,
+    /// Since when containers are dead of whose end the runtime has not told.
+    killed_since: Option<Instant>,
+    /// Cancels what is not started yet of the starts under way.
+    launches: CancellationToken,
     /// Cancels the `postStart` hooks that are under way, by container.
     post_starts: BTreeMap<String, CancellationToken>,
     /// Cancels the newest try of each probe, by container.
     tries: BTreeMap<(String, Kind), CancellationToken>,
     /// When the next try is due.
     probe_at: Option<Instant>,
-    /// Containers whose back-off has been told as an event, with the number of the incarnation.
-    told_back_off: BTreeMap<String, u32>,
+    /// Back-offs that have been told as events, by container.
+    told_back_off: BTreeMap<String, BackOff>,
 }
 
 impl Worker {
     pub(crate) fn new(
         context: Arc<Host>,
         desired: watch::Receiver<Desired>,
-        adopted: Vec<ContainerState>,
+        seen: watch::Receiver<Vec<Sandbox>>,
+        found: Found,
     ) -> Self {
         let pod = Arc::clone(desired.borrow().pod());
-        let (mut tracked, old) = adopt(adopted);
+        let (mut tracked, old) = adoption::adopt(&pod, found.containers);
         let stops = context.journal.container_stops(pod.uid());
         probing::condemn(&pod, &mut tracked, &stops);
-        let terminations = Terminations::resume(Arc::clone(&context), Arc::clone(&pod), &tracked);
+        let running = running(&tracked);
+        let terminations = Terminations::resume(Arc::clone(&context), Arc::clone(&pod), &running);
         let mut worker = Worker {
+            site: Site::adopt(found.sandboxes, &context.node_address),
             context,
             terminations,
             uid: pod.uid().to_owned(),
             desired,
+            seen,
+            sandbox_at: None,
             tracked,
-            floor: floor(&pod),
+            floor: adoption::floor(&pod),
             happenings: FuturesUnordered::new(),
             reported: pod.status.clone().unwrap_or_default(),
             reporting: false,
@@ -160,6 +204,10 @@ impl Worker {
             retry_at: None,
             wake: None,
             ending: None,
+            ending_since: None,
+            killed_since: None,
+            provided: providing::Provided::default(),
+            launches: CancellationToken::new(),
             post_starts: BTreeMap::new(),
             told_back_off: BTreeMap::new(),
             tries: BTreeMap::new(),
@@ -170,6 +218,9 @@ impl Worker {
         }
         worker.follow_adopted(&pod);
         let desired = worker.desired.borrow().clone();
+        if let Desired::Known(_) | Desired::Gone(_) = desired {
+            worker.leave_sandbox();
+        }
         worker.publish(&desired);
         worker
     }
@@ -178,25 +229,34 @@ impl Worker {
     pub(crate) async fn run(mut self, shutdown: CancellationToken) {
         loop {
             let desired = self.desired.borrow_and_update().clone();
-            self.terminations.see(desired.pod());
+            let address = self.address().to_owned();
+            self.terminations.see(desired.pod(), &address);
             // The first that the API tells of a pod that the runtime remembered.
             if let Desired::Known(pod) = &desired
                 && self.reported == PodStatus::default()
             {
                 self.reported = pod.status.clone().unwrap_or_default();
+                self.leave_sandbox();
             }
             self.probe_at = None;
             if let Desired::Known(pod) = &desired {
                 self.probe(pod);
             }
-            let done = if self.ends(&desired) {
-                self.end(&desired)
-            } else {
-                self.keep_running(desired.pod()).await;
-                false
+            self.wake = None;
+            self.sandbox_at = None;
+            let done = match &desired {
+                // The journal has said all that its containers need. What the API is to be told, and
+                // whether the pod may go, waits for the API.
+                Desired::Remembered(_) => false,
+                Desired::Known(_) | Desired::Gone(_) if self.ends(&desired) => self.end(&desired),
+                Desired::Known(pod) | Desired::Gone(pod) => {
+                    self.keep_running(pod);
+                    false
+                }
             };
             if done {
-                self.clean_up(desired.pod()).await;
+                let pod = Arc::clone(desired.pod());
+                shutdown.run_until_cancelled(self.clean_up(&pod)).await;
                 return;
             }
             self.publish(&desired);
@@ -206,13 +266,15 @@ impl Worker {
                 changed = self.desired.changed() => if changed.is_err() {
                     return self.terminations.leave().await;
                 },
+                Ok(()) = self.seen.changed() => {
+                    let seen = self.seen.borrow_and_update().clone();
+                    self.looked(desired.pod(), &seen);
+                }
                 Some(happening) = self.happenings.next() => self.happened(happening, desired.pod()),
                 moment = self.terminations.next() => self.terminations.happened(moment),
                 () = sleep_until(self.probe_at) => {}
-                () = sleep_until(timer) => {
-                    self.wake = None;
-                    self.retry_at = None;
-                }
+                () = sleep_until(self.sandbox_at) => {}
+                () = sleep_until(timer) => self.retry_at = None,
             }
         }
     }
@@ -232,19 +294,26 @@ impl Worker {
     }
 
     fn wait_for(&mut self, container: &str, id: ContainerId) {
-        let runtime = Arc::clone(&self.context.runtime);
-        let container = container.to_owned();
-        self.happenings.push(
-            async move {
-                let exit = runtime.wait(&id).await;
-                Happening::Exited {
-                    container,
-                    id,
-                    exit,
-                }
-            }
-            .boxed(),
+        let waiting = wait(
+            Arc::clone(&self.context),
+            self.messages(container),
+            id.clone(),
         );
+        let container = container.to_owned();
+        let exited = waiting.map(move |(exit, message)| Happening::Exited {
+            container,
+            id,
+            exit,
+            message,
+        });
+        self.happenings.push(exited.boxed());
+    }
+
+    /// Where the newest incarnation leaves its last message.
+    fn messages(&self, container: &str) -> Source {
+        let known = self.tracked.get(container);
+        let current = known.and_then(|known| known.current.as_ref());
+        current.map(|one| one.messages.clone()).unwrap_or_default()
     }
 
     /// Forgets an old incarnation in the background; its log goes with it.
@@ -260,71 +329,83 @@ impl Worker {
                 return debug!(container = %id, %error, "an old incarnation could not be removed");
             }
             if let Ok(log) = log {
-                let _ = tokio::fs::remove_file(log).await;
+                // What stays goes with the pod.
+                let _ = tokio::task::spawn_blocking(move || rotation::remove(&log)).await;
             }
         });
     }
 
-    async fn keep_running(&mut self, pod: &Arc<Pod>) {
-        let ended = matches!(self.reported.phase.as_deref(), Some("Succeeded" | "Failed"));
-        let problems = self.problems(pod);
-        let mut plan = plan::plan(pod, &self.tracked, &problems, Timestamp::now());
-        if ended {
+    /// Whether the pod has come to its end, and that is told. It stays so.
+    fn has_ended(&self) -> bool {
+        matches!(self.reported.phase.as_deref(), Some("Succeeded" | "Failed"))
+    }
+
+    fn keep_running(&mut self, pod: &Arc<Pod>) {
+        let ended = self.has_ended();
+        if !ended {
+            self.keep_deadline(pod);
+        }
+        self.end_left_behind(pod);
+        if !ended {
+            self.provide(pod);
+        }
+        let mut plan = plan::plan(pod, &self.tracked, Timestamp::now());
+        if ended || self.terminations.pod_cause().is_some() {
             plan.start.clear();
             plan.waiting.clear();
+        } else {
+            self.replace_outdated(pod);
         }
         // What is being stopped comes to its end before it is started again.
         plan.start.retain(|name| !self.terminations.stops(name));
-        if !plan.start.is_empty() {
-            for container in plan.start.clone() {
-                self.start(pod, &container).await;
+        // Both are under way from here on, if they are needed.
+        if !plan.start.is_empty() && self.is_sandboxed(pod) && self.provided.volumes_ready() {
+            for container in std::mem::take(&mut plan.start) {
+                self.start(pod, &container);
             }
-            self.probe(pod);
-            plan = plan::plan(pod, &self.tracked, &problems, Timestamp::now());
         }
+        let grace = terminate::grace(pod, false);
         if plan.completed
             && self.terminations.pod_cause().is_none()
             && self.tracked.values().any(|known| known.running().is_some())
         {
-            self.cancel_post_starts();
-            let grace = terminate::grace(pod, false);
-            let cause = Cause::PodCompleted;
-            self.terminations.end_pod(cause, grace, &self.tracked);
+            self.begin_stop(Cause::PodCompleted, grace);
         }
-        self.wake = plan.wake;
+        self.terminations.end_latecomers(grace, &self.tracked);
+        let over = if self.terminations.pod_cause() == Some(Cause::DeadlineExceeded)
+            && self.is_stopped(grace)
+        {
+            Over::DeadlineExceeded
+        } else {
+            Over::No
+        };
+        self.wake = earliest_time(self.wake, plan.wake);
         self.tell_back_off(pod, &plan);
         self.publish(&Desired::Known(Arc::clone(pod)));
-        self.report(pod, &plan, false);
-    }
-
-    fn problems(&self, pod: &Pod) -> BTreeMap<String, Waiting> {
-        let node = self.config_node();
-        pod.spec
-            .init_containers
-            .iter()
-            .chain(&pod.spec.containers)
-            .filter_map(|container| {
-                let problem = config::container_config(pod, container, 0, node).err()?;
-                Some((container.name.clone(), problem))
-            })
-            .collect()
-    }
-
-    fn config_node(&self) -> config::Node<'_> {
-        config::Node {
-            name: &self.context.node_name,
-            address: &self.context.node_address,
-            data_dir: &self.context.data_dir,
-        }
+        self.report(pod, &plan, over);
+        self.retire_sandbox();
     }
 
     fn happened(&mut self, happening: Happening, pod: &Pod) {
         match happening {
+            Happening::Sandboxed(answer) => self.sandboxed(pod, answer),
+            Happening::SandboxStopped(answer) => self.sandbox_stopped(pod, answer),
+            Happening::Launched {
+                container,
+                image,
+                outcome,
+            } => self.launched(pod, &container, image, outcome),
+            Happening::TornDown => {
+                if let Some(ending) = &mut self.ending {
+                    ending.torn_down();
+                }
+            }
             Happening::Exited {
                 container,
                 id,
                 exit,
-            } => self.exited(&container, &id, exit),
+                message,
+            } => self.exited(&container, &id, exit, message),
             Happening::PostStarted {
                 container,
                 id,
@@ -336,6 +417,12 @@ impl Worker {
                 kind,
                 said,
             } => self.probed(pod, &container, &id, kind, &said),
+            Happening::ObjectsChanged => {
+                self.provided.changed();
+                self.reconsider();
+            }
+            Happening::VolumesSetUp(tried) => self.volumes_set_up(pod, tried),
+            Happening::VolumesDue(attempt) => self.provided.due(attempt),
             Happening::Reported { outcome, over } => {
                 self.reporting = false;
                 self.answered(outcome, |ending| ending.told |= over);
@@ -374,16 +461,27 @@ impl Worker {
         }
     }
 
-    fn exited(&mut self, container: &str, id: &ContainerId, exit: Result<Exit, RuntimeError>) {
+    fn exited(
+        &mut self,
+        container: &str,
+        id: &ContainerId,
+        exit: Result<Exit, RuntimeError>,
+        message: Option<String>,
+    ) {
         let exit = match exit {
             Ok(exit) => exit,
             Err(error) => {
                 warn!(container, %id, %error, "cannot wait for a container; asking again");
-                let runtime = Arc::clone(&self.context.runtime);
+                let waiting = wait(
+                    Arc::clone(&self.context),
+                    self.messages(container),
+                    id.clone(),
+                );
                 let (container, id) = (container.to_owned(), id.clone());
                 let again = async move {
                     tokio::time::sleep(Duration::from_secs(1)).await;
-                    let exit = match runtime.wait(&id).await {
+                    let (exit, message) = waiting.await;
+                    let exit = match exit {
                         // Its records are gone, and so is it.
                         Err(RuntimeError::NotFound { .. }) => Ok(unknown_exit()),
                         other => other,
@@ -392,6 +490,7 @@ impl Worker {
                         container,
                         id,
                         exit,
+                        message,
                     }
                 };
                 return self.happenings.push(again.boxed());
@@ -405,46 +504,28 @@ impl Worker {
             && instance.id == *id
         {
             instance.exit = Some(exit);
+            instance.message = message;
         }
+        // Maybe the whole sandbox ended.
+        self.site.doubt();
         self.cancel_post_start(container, id);
         self.cancel_probes(container);
         self.terminations.exited(container, id);
     }
 }
 
-/// What the runtime already has of a pod, and what is too old to be kept of it.
-fn adopt(states: Vec<ContainerState>) -> (BTreeMap<String, Tracked>, Vec<ContainerId>) {
-    let mut found: BTreeMap<String, Vec<Instance>> = BTreeMap::new();
-    for state in states {
-        let name = state.config.name.clone();
-        found.entry(name).or_default().push(state.into());
-    }
-    let mut old = Vec::new();
-    let mut adopted = BTreeMap::new();
-    for (container, instances) in found {
-        let mut tracked = Tracked::default();
-        old.extend(tracked.adopt(instances));
-        adopted.insert(container, tracked);
-    }
-    (adopted, old)
-}
-
-/// The next number for each container that the pod's status shows as started before.
-fn floor(pod: &Pod) -> BTreeMap<String, u32> {
-    let status = pod.status.as_ref();
-    let init = status.and_then(|status| status.init_container_statuses.as_ref());
-    let main = status.and_then(|status| status.container_statuses.as_ref());
-    init.into_iter()
-        .chain(main)
-        .flatten()
-        .filter(|status| status.container_id.is_some())
-        .filter_map(|status| {
-            Some((
-                status.name.clone(),
-                u32::try_from(status.restart_count).ok()?.saturating_add(1),
-            ))
-        })
-        .collect()
+/// Waits for the end of a container, and reads what it left to be read about that.
+async fn wait(
+    context: Arc<Host>,
+    messages: Source,
+    id: ContainerId,
+) -> (Result<Exit, RuntimeError>, Option<String>) {
+    let exit = context.runtime.wait(&id).await;
+    let Ok(Exit { code, .. }) = exit else {
+        return (exit, None);
+    };
+    let read = tokio::task::spawn_blocking(move || messages.read(code));
+    (exit, read.await.ok().flatten())
 }
 
 /// The end of a container whose records are gone.
@@ -466,6 +547,13 @@ fn instant(at: Timestamp) -> Instant {
 }
 
 fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+fn earliest_time(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),
         (a, b) => a.or(b),

@@ -5,9 +5,12 @@
 // `json!` literals read better without a borrow.
 #![allow(clippy::needless_pass_by_value)]
 
+mod changes;
 mod companion;
 mod container_probes;
+mod hanging;
 mod notifications;
+mod objects;
 mod pods;
 mod post_start;
 mod probes;

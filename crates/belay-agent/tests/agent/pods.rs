@@ -197,9 +197,9 @@ async fn what_cannot_be_run_waits_and_says_why() {
         json!({"containers": [{"name": "main", "image": "none"}]}),
     )
     .await;
-    for (name, reason) in [
-        ("missing", "RunContainerError"),
-        ("nocommand", "CreateContainerConfigError"),
+    for (name, reason, phase) in [
+        ("missing", "RunContainerError", "Running"),
+        ("nocommand", "CreateContainerConfigError", "Pending"),
     ] {
         let pod = rig
             .pod(name, "to wait", |pod| {
@@ -209,7 +209,7 @@ async fn what_cannot_be_run_waits_and_says_why() {
                     && status_of(pod)["state"]["waiting"]["reason"] == reason
             })
             .await;
-        assert_eq!(pod.phase(), "Pending");
+        assert_eq!(pod.phase(), phase);
         assert!(
             !status_of(&pod)["state"]["waiting"]["message"]
                 .as_str()
@@ -217,6 +217,50 @@ async fn what_cannot_be_run_waits_and_says_why() {
                 .is_empty()
         );
     }
+    // What failed is shown first, then that the next try has to wait.
+    let pod = rig
+        .pod("missing", "to back off", |pod| {
+            status_of(pod)["state"]["waiting"]["reason"] == "CrashLoopBackOff"
+        })
+        .await;
+    let status = status_of(&pod);
+    let uid = pod.uid();
+    assert_eq!(
+        status["state"]["waiting"]["message"],
+        format!("back-off 10s restarting failed container=main pod=missing_default({uid})")
+    );
+    let ended = &status["lastState"]["terminated"];
+    assert_eq!(ended["reason"], "StartError");
+    assert_eq!(ended["exitCode"], 128);
+    let message = ended["message"].as_str().unwrap();
+    assert!(message.contains("/no/such/program"), "{message}");
+    until("both events", async || {
+        let events = rig.events().await;
+        let told = |reason: &str| events.iter().any(|event| event == reason);
+        (told("Failed") && told("BackOff")).then_some(())
+    })
+    .await;
+    rig.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_could_not_be_run_and_is_never_restarted_has_failed_for_good() {
+    let mut rig = Rig::start().await;
+    let spec = json!({"restartPolicy": "Never", "containers": [
+        {"name": "main", "image": "none", "command": ["/no/such/program"]}]});
+    rig.create_pod("p", spec).await;
+    let failed = |pod: &belay_api::pod::Pod| pod.phase() == "Failed";
+    let before = rig.pod("p", "to fail", failed).await;
+    assert_eq!(
+        status_of(&before)["state"]["terminated"]["reason"],
+        "StartError"
+    );
+    // An agent that knows nothing of it any more leaves it so.
+    rig.stop_agent().await;
+    rig.start_agent().await;
+    rig.run_pod("next", idle(json!([]))).await;
+    let after = rig.pods().get("p").await.unwrap();
+    assert_eq!(after.status, before.status);
     rig.end().await;
 }
 
@@ -414,5 +458,38 @@ async fn a_restarted_agent_goes_on_with_what_is_left_of_the_grace() {
 
     rig.start_agent().await;
     gone(&rig, "p").await;
+    rig.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_is_ready_when_somebody_opens_its_readiness_gate() {
+    let rig = Rig::start().await;
+    let mut spec = idle(json!([]));
+    spec["readinessGates"] = json!([{"conditionType": "example.com/lb"}]);
+    rig.run_pod("p", spec).await;
+    let condition = |pod: &belay_api::pod::Pod, kind: &str| {
+        let status = serde_json::to_value(&pod.status).unwrap();
+        let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+        let found = conditions.into_iter().find(|one| one["type"] == kind);
+        found.unwrap_or_default()
+    };
+    let closed = rig
+        .pod("p", "to have its containers ready", |pod| {
+            condition(pod, "ContainersReady")["status"] == "True"
+        })
+        .await;
+    let ready = condition(&closed, "Ready");
+    assert_eq!(ready["reason"], "ReadinessGatesNotReady", "{ready:#}");
+    let gate = json!({"status": {"conditions": [{"type": "example.com/lb", "status": "True"}]}});
+    let params = kube::api::PatchParams::default();
+    let patch = kube::api::Patch::Strategic(&gate);
+    rig.pods().patch_status("p", &params, &patch).await.unwrap();
+    let open = rig
+        .pod("p", "to be ready", |pod| {
+            condition(pod, "Ready")["status"] == "True"
+        })
+        .await;
+    assert_eq!(condition(&open, "Ready").get("reason"), None);
+    assert_eq!(condition(&open, "example.com/lb")["status"], "True");
     rig.end().await;
 }

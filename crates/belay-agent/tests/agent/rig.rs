@@ -27,7 +27,11 @@ pub(crate) struct Rig {
     pub(crate) admin: Client,
     agent: Option<(CancellationToken, JoinHandle<Result<(), AgentError>>)>,
     gates: FeatureGates,
+    runtime: Box<OpenRuntime>,
 }
+
+/// Opens the runtime on a directory.
+type OpenRuntime = dyn Fn(&Path) -> Arc<dyn PodRuntime> + Send + Sync;
 
 impl Rig {
     pub(crate) async fn start() -> Self {
@@ -35,6 +39,21 @@ impl Rig {
     }
 
     pub(crate) async fn with_gates(gates: FeatureGates) -> Self {
+        Self::with(
+            gates,
+            Box::new(|dir| Arc::new(ProcessRuntime::open(dir).unwrap())),
+        )
+        .await
+    }
+
+    /// On a runtime of the test's own, which is one of processes inside.
+    pub(crate) async fn with_runtime(
+        runtime: impl Fn(&Path) -> Arc<dyn PodRuntime> + Send + Sync + 'static,
+    ) -> Self {
+        Self::with(FeatureGates::default(), Box::new(runtime)).await
+    }
+
+    async fn with(gates: FeatureGates, runtime: Box<OpenRuntime>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let config = belay_server::Config {
             data_dir: dir.path().join("server"),
@@ -54,6 +73,7 @@ impl Rig {
             admin,
             agent: None,
             gates,
+            runtime,
         };
         rig.start_agent().await;
         rig
@@ -65,8 +85,7 @@ impl Rig {
 
     pub(crate) async fn start_agent(&mut self) {
         let dir = self.agent_dir();
-        let runtime: Arc<dyn PodRuntime> =
-            Arc::new(ProcessRuntime::open(&dir.join("runtime")).unwrap());
+        let runtime = (self.runtime)(&dir.join("runtime"));
         let config = Config {
             node_name: "n1".to_owned(),
             data_dir: dir,

@@ -31,6 +31,56 @@ const HINTS: &[(&str, &str, &str)] = &[
         "spec.timeoutSeconds",
         "use deadlineSeconds; the time an action may take is the notifier's timeoutSeconds",
     ),
+    // The examples of the seed, which its own types do not have.
+    ("HookAction", "Action", "use action"),
+    (
+        "HookAction",
+        "spec",
+        "there is no spec: action and actionTimeoutSeconds stand beside metadata",
+    ),
+    (
+        "HookAction",
+        "action.actionTimeoutSeconds",
+        "actionTimeoutSeconds stands beside action, not in it",
+    ),
+    ("HookAction", "timeoutSeconds", "use actionTimeoutSeconds"),
+    (
+        "ExecutionHook",
+        "spec.podContainerNamesList",
+        "use podSelection.podContainerNamesList",
+    ),
+    (
+        "ExecutionHook",
+        "spec.podContainerSelector",
+        "use podSelection.podContainerSelector",
+    ),
+    ("ExecutionHook", "spec.hookActionName", "use actionName"),
+    ("ExecutionHook", "spec.action", "use actionName"),
+    (
+        "ExecutionHook",
+        "spec.podSelection.podContainerNamesList.containerName",
+        "use containerNames, a list",
+    ),
+    (
+        "ExecutionHook",
+        "spec.podSelection.podContainerNamesList.containerList",
+        "use containerNames",
+    ),
+    (
+        "ExecutionHook",
+        "spec.podSelection.podContainerSelector.containerNames",
+        "use containerList",
+    ),
+    (
+        "ExecutionHook",
+        "spec.podSelection.podContainerSelector.matchLabels",
+        "labels stand under podSelector",
+    ),
+    (
+        "ExecutionHook",
+        "spec.actionTimeoutSeconds",
+        "actionTimeoutSeconds belongs to the HookAction",
+    ),
 ];
 
 /// A hint for the unknown field at `path` of `kind`.

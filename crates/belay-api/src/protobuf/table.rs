@@ -17,6 +17,7 @@ pub(super) fn of(kind: &str) -> Option<&'static Message> {
         "Namespace" => &Namespace,
         "Event" => &Event,
         "ConfigMap" => &ConfigMap,
+        "Secret" => &Secret,
         "Binding" => &Binding,
         "DaemonSet" => &DaemonSet,
         "Lease" => &Lease,
@@ -46,6 +47,10 @@ messages! {
         13 related ObjectReference, 14 reportingComponent String, 15 reportingInstance String,
     }
     ConfigMap { 1 metadata ObjectMeta, 2 data {string}, 3 binaryData {bytes}, 4 immutable Bool }
+    Secret {
+        1 metadata ObjectMeta, 2 data {bytes}, 3 type string, 4 stringData {string},
+        5 immutable Bool,
+    }
     Binding { 1 metadata ObjectMeta, 2 target ObjectReference }
     DaemonSet { 1 metadata ObjectMeta, 2 spec DaemonSetSpec, 3 status DaemonSetStatus }
     Lease { 1 metadata ObjectMeta, 2 spec LeaseSpec }

@@ -19,7 +19,11 @@ impl Rules for ConfigMapRules {
     }
 
     fn validate_update(&self, new: &Value, old: &Value, _: &FeatureGates) -> Review {
-        let mut errors = unchanged_if_immutable(&Cursor::new(new), &Cursor::new(old));
+        let mut errors = unchanged_if_immutable(
+            &Cursor::new(new),
+            &Cursor::new(old),
+            &["data", "binaryData"],
+        );
         errors.extend(validate(new));
         errors.into()
     }
@@ -50,12 +54,17 @@ fn validate(object: &Value) -> Vec<FieldError> {
 }
 
 /// How many bytes a base64 text stands for.
-fn decoded_len(base64: &str) -> usize {
+pub(super) fn decoded_len(base64: &str) -> usize {
     let digits = base64.trim_end_matches('=').len();
     digits * 3 / 4
 }
 
-fn unchanged_if_immutable(new: &Cursor<'_>, old: &Cursor<'_>) -> Vec<FieldError> {
+/// What is wrong with a change of these fields of an object that said it would never change.
+pub(super) fn unchanged_if_immutable(
+    new: &Cursor<'_>,
+    old: &Cursor<'_>,
+    fields: &[&str],
+) -> Vec<FieldError> {
     const DETAIL: &str = "field is immutable when `immutable` is set";
     let mut errors = Vec::new();
     if !old.get("immutable").is_true() {
@@ -64,7 +73,7 @@ fn unchanged_if_immutable(new: &Cursor<'_>, old: &Cursor<'_>) -> Vec<FieldError>
     if !new.get("immutable").is_true() {
         errors.push(FieldError::forbidden(new.get("immutable").path(), DETAIL));
     }
-    for field in ["data", "binaryData"] {
+    for field in fields {
         let (now, before) = (new.get(field), old.get(field));
         let same = now.is_empty() && before.is_empty() || now.value() == before.value();
         if !same {

@@ -96,6 +96,10 @@ fn validate_spec(spec: &Cursor<'_>) -> Vec<FieldError> {
 pub(super) fn validate_common(spec: &Cursor<'_>, errors: &mut Vec<FieldError>) {
     named(&spec.get("notifier"), names::label_key, errors);
     at_least_one(&spec.get("deadlineSeconds"), errors);
+    validate_ttl(spec, errors);
+}
+
+pub(super) fn validate_ttl(spec: &Cursor<'_>, errors: &mut Vec<FieldError>) {
     let ttl = spec.get("ttlSecondsAfterFinished");
     if let Some(seconds) = ttl.int().filter(|seconds| *seconds < 0) {
         errors.push(not_negative(ttl.path(), seconds));
@@ -109,7 +113,11 @@ pub(super) fn at_least_one(at: &Cursor<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn named(at: &Cursor<'_>, rule: fn(&str) -> names::Problems, errors: &mut Vec<FieldError>) {
+pub(super) fn named(
+    at: &Cursor<'_>,
+    rule: fn(&str) -> names::Problems,
+    errors: &mut Vec<FieldError>,
+) {
     if at.str().is_empty() {
         errors.push(FieldError::required(at.path(), ""));
     } else {
@@ -235,7 +243,7 @@ pub(super) fn fixed(
     for field in fields {
         let (now, before) = (new.get(field), old.get(field));
         if now.value() != before.value() {
-            let detail = "may not change once the notification is final";
+            let detail = "may not change once the state is final";
             errors.push(FieldError::invalid(now.path(), now.owned(), detail));
         }
     }

@@ -35,6 +35,9 @@ mod volumes;
 
 use serde_json::{Value, json};
 
+pub(super) use defaults::default_handler;
+pub(super) use handlers::hook as hook_handler;
+
 use super::{Review, Rules};
 use crate::field::{Cursor, FieldError};
 use crate::gates::FeatureGates;

@@ -7,7 +7,7 @@ use k8s_openapi::api::authorization::v1::{
     LocalSubjectAccessReview, SelfSubjectAccessReview, SelfSubjectRulesReview, SubjectAccessReview,
 };
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Binding, ConfigMap, Event, Namespace, Node, Pod};
+use k8s_openapi::api::core::v1::{Binding, ConfigMap, Event, Namespace, Node, Pod, Secret};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Status};
@@ -45,6 +45,7 @@ pub(super) fn all() -> Vec<Kind> {
         built_in::<Namespace>("Namespace", core),
         built_in::<Event>("Event", core),
         built_in::<ConfigMap>("ConfigMap", core),
+        built_in::<Secret>("Secret", core),
         built_in::<Binding>("Binding", core),
         built_in::<DaemonSet>("DaemonSet", "apps"),
         built_in::<Lease>("Lease", "coordination.k8s.io"),

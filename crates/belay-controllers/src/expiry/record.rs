@@ -1,8 +1,9 @@
-//! Between the object and the decision: what is read of a PodNotification, and how a verdict is
-//! written into it.
+//! Between the object and the decision: what is read of a PodNotification or a PodAction, and how a
+//! verdict is written into it.
 
 use std::time::Duration;
 
+use belay_api::hook::{HookError, HookErrorType, PodAction};
 use belay_api::notification::{
     DEFAULT_DEADLINE_SECONDS, ErrorType, PodNotification, PodNotificationError, State,
 };
@@ -10,7 +11,9 @@ use belay_api::reasons;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::ResourceExt as _;
+use kube::{Resource, ResourceExt as _};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::decide::{Facts, Progress, Verdict};
 use super::tracker::Key;
@@ -35,8 +38,127 @@ impl Facts {
     }
 }
 
+/// What an executor claims and ends, and what is ended here when no executor does.
+pub trait Expires:
+    Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+    + Clone
+    + std::fmt::Debug
+    + DeserializeOwned
+    + Serialize
+    + Send
+    + Sync
+    + 'static
+{
+    /// What it is called in requests.
+    const PLURAL: &'static str;
+    /// The fields that select what has no end; `None` where all are read.
+    const OPEN: Option<&'static str>;
+    /// The fields that select what has ended and is to be collected; `None` where nothing is.
+    const COLLECTABLE: Option<&'static str>;
+
+    /// What the decision reads; `None` for an object that no server has stored (no creation time).
+    fn facts(&self) -> Option<Facts>;
+
+    /// The object with its end written into it; `None` for a verdict that ends nothing.
+    fn ended(&self, verdict: &Verdict, now: Timestamp) -> Option<Self>;
+
+    /// The warning that goes with an end.
+    fn warning(&self, now: Timestamp) -> Option<Event>;
+}
+
+impl Expires for PodNotification {
+    const PLURAL: &'static str = "podnotifications";
+    const OPEN: Option<&'static str> = Some("status.state=New");
+    // The time to live is set. An object that has just been stored on a stock server may have no
+    // state yet; that is no end.
+    const COLLECTABLE: Option<&'static str> =
+        Some("status.state!=New,status.state!=,spec.ttlSecondsAfterFinished!=");
+
+    fn facts(&self) -> Option<Facts> {
+        facts(self)
+    }
+
+    fn ended(&self, verdict: &Verdict, now: Timestamp) -> Option<Self> {
+        ended(self, verdict, now)
+    }
+
+    fn warning(&self, now: Timestamp) -> Option<Event> {
+        event(self, now)
+    }
+}
+
+impl Expires for PodAction {
+    const PLURAL: &'static str = "podactions";
+    // They go with their hook, so there are never many.
+    const OPEN: Option<&'static str> = None;
+    const COLLECTABLE: Option<&'static str> = None;
+
+    fn facts(&self) -> Option<Facts> {
+        let status = self.status.as_ref();
+        let executor = status
+            .and_then(|status| status.executor.as_deref())
+            .filter(|executor| !executor.is_empty());
+        let deadline = Duration::from_secs(self.spec.deadline_seconds.try_into().unwrap_or(0));
+        let (progress, deadline) = match executor {
+            _ if self.state().is_final() => (
+                Progress::Finished {
+                    at: None,
+                    ttl: None,
+                },
+                deadline,
+            ),
+            // What is started at the last moment has all its time.
+            Some(executor) => {
+                let executor = executor.to_owned();
+                let deadline = deadline.saturating_add(self.spec.timeout());
+                (Progress::Claimed { executor }, deadline)
+            }
+            None => (Progress::Unclaimed, deadline),
+        };
+        Some(Facts {
+            created: self.metadata.creation_timestamp.as_ref()?.0,
+            deadline,
+            progress,
+        })
+    }
+
+    fn ended(&self, verdict: &Verdict, now: Timestamp) -> Option<Self> {
+        let error = match verdict {
+            Verdict::Expire => HookError::new(
+                HookErrorType::Expired,
+                format!(
+                    "nobody started it within {} s; nothing was run. Check that the agent of node {:?} runs",
+                    self.spec.deadline_seconds, self.spec.node_name
+                ),
+            ),
+            Verdict::Interrupt { executor } => HookError::new(
+                HookErrorType::Interrupted,
+                format!("{executor:?} started it and has not been heard of since; it may have run"),
+            ),
+            Verdict::Leave | Verdict::LookAgain { .. } | Verdict::Collect => return None,
+        };
+        let mut object = self.clone();
+        let status = object.status.get_or_insert_default();
+        status.state = State::Failed;
+        status.complete_time = Some(Time(now));
+        for container in &mut status.containers {
+            if container.succeed.is_none() {
+                container.succeed = Some(false);
+                container.error = Some(error.clone());
+            }
+        }
+        status.error = Some(error);
+        Some(object)
+    }
+
+    fn warning(&self, _: Timestamp) -> Option<Event> {
+        // The hook that it is part of tells.
+        None
+    }
+}
+
 /// Names the object.
-pub(super) fn key(object: &PodNotification) -> Key {
+pub(super) fn key(object: &impl Expires) -> Key {
     Key {
         namespace: object.namespace().unwrap_or_default(),
         name: object.name_any(),
@@ -44,8 +166,7 @@ pub(super) fn key(object: &PodNotification) -> Key {
     }
 }
 
-/// What the decision reads; `None` for an object that no server has stored (no creation time).
-pub(super) fn facts(object: &PodNotification) -> Option<Facts> {
+fn facts(object: &PodNotification) -> Option<Facts> {
     let created = object.metadata.creation_timestamp.as_ref()?.0;
     let seconds = match object.spec.deadline_seconds {
         seconds if seconds > 0 => seconds,
@@ -79,12 +200,7 @@ pub(super) fn facts(object: &PodNotification) -> Option<Facts> {
     })
 }
 
-/// The object with its end written into it; `None` for a verdict that ends nothing.
-pub(super) fn ended(
-    object: &PodNotification,
-    verdict: &Verdict,
-    now: Timestamp,
-) -> Option<PodNotification> {
+fn ended(object: &PodNotification, verdict: &Verdict, now: Timestamp) -> Option<PodNotification> {
     let (type_, message) = match verdict {
         Verdict::Expire => (
             ErrorType::Expired,
@@ -123,8 +239,7 @@ pub(super) fn ended(
     Some(object)
 }
 
-/// The warning that goes with an end.
-pub(super) fn event(object: &PodNotification, now: Timestamp) -> Option<Event> {
+fn event(object: &PodNotification, now: Timestamp) -> Option<Event> {
     let error = object.status.as_ref()?.error.as_ref()?;
     let message = format!("{}: {}", error.type_, error.message);
     let reason = reasons::NOTIFICATION_FAILED;

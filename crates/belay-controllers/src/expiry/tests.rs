@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use belay_api::notification::PodNotification;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use jiff::Timestamp;
@@ -42,7 +43,14 @@ fn server(script: Script) -> (Client, mpsc::UnboundedReceiver<(Method, String, V
                 if path.ends_with("/podnotifications/pn") {
                     return Ok::<_, std::io::Error>(reply(StatusCode::OK, &object));
                 }
-                let items = match path.ends_with("/podnotifications") {
+                // Both selectors say something of the state.
+                let open = parts
+                    .uri
+                    .query()
+                    .unwrap_or_default()
+                    .contains("state%3DNew");
+                let selected = (object["status"]["state"] == "New") == open;
+                let items = match path.ends_with("/podnotifications") && selected {
                     true => json!([object]),
                     false => json!([]),
                 };
@@ -96,7 +104,10 @@ async fn what_nobody_claimed_in_time_is_ended_with_the_version_that_was_read() {
         claim_meanwhile: None,
     });
     let stop = CancellationToken::new();
-    let task = tokio::spawn(run(Controllers::new(client), stop.clone()));
+    let task = tokio::spawn(run::<PodNotification>(
+        Controllers::new(client),
+        stop.clone(),
+    ));
     let (method, path, body) = seen.recv().await.unwrap();
     assert_eq!(method, Method::PUT);
     assert_eq!(
@@ -123,7 +134,10 @@ async fn a_claim_that_lands_between_read_and_write_wins() {
         claim_meanwhile: Some(object(100, &spec, &claimed)),
     });
     let stop = CancellationToken::new();
-    let task = tokio::spawn(run(Controllers::new(client), stop.clone()));
+    let task = tokio::spawn(run::<PodNotification>(
+        Controllers::new(client),
+        stop.clone(),
+    ));
     seen.recv().await.unwrap();
     // Longer than the pause after which it looks again: it then finds the claim and waits for the
     // node, which has not been silent long enough.
@@ -144,7 +158,10 @@ async fn what_asked_to_be_collected_is_deleted_as_it_was_read() {
         claim_meanwhile: None,
     });
     let stop = CancellationToken::new();
-    let task = tokio::spawn(run(Controllers::new(client), stop.clone()));
+    let task = tokio::spawn(run::<PodNotification>(
+        Controllers::new(client),
+        stop.clone(),
+    ));
     let (method, path, body) = seen.recv().await.unwrap();
     assert_eq!(method, Method::DELETE);
     assert_eq!(

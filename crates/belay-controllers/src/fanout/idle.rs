@@ -20,9 +20,10 @@ use kube::{Client, ResourceExt as _};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::work::{self, Patience, RETRY};
+use super::work::RETRY;
 use super::{CONCURRENT, Events, record, timer, watch};
 use crate::expiry::decide::{MARGIN, SILENCE};
+use crate::release::{Patience, release};
 use crate::watching;
 
 /// Runs until `shutdown`.
@@ -44,10 +45,10 @@ pub async fn run(client: Client, shutdown: CancellationToken) {
         let free = held.take_free(Timestamp::now());
         let released = futures::stream::iter(free)
             .map(|(namespace, name, patience)| {
-                work::release(client.clone(), namespace, name, patience)
+                release::<PodNotification>(client.clone(), namespace, name, patience)
             })
             .buffer_unordered(CONCURRENT)
-            .for_each(|_| async {});
+            .for_each(|()| async {});
         tokio::select! {
             () = shutdown.cancelled() => return,
             () = released => {}

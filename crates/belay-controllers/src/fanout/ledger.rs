@@ -375,7 +375,7 @@ impl Ledger {
             self.pending -= active.waiting;
             let namespace = active.object.namespace().unwrap_or_default();
             let name = active.object.name_any();
-            for pod_uid in active.fanout.leaving() {
+            for pod_uid in active.fanout.deleted() {
                 let child = child_name(&name, uid, pod_uid);
                 if !active.releasing.contains(pod_uid) {
                     self.releases.push_back((namespace.clone(), child));

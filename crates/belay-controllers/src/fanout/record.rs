@@ -18,6 +18,8 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::{Resource as _, ResourceExt as _};
 
+use crate::release::Held;
+
 /// The shortest deadline of a child.
 const SHORTEST: Duration = Duration::from_secs(1);
 
@@ -302,11 +304,13 @@ pub(super) struct Child {
     pub(super) held: bool,
 }
 
-/// Whether nothing of it runs, nor will: it has ended, or nobody has claimed it. That nobody does
-/// after this was read is the resource version's to see to.
-pub(super) fn is_at_rest(object: &PodNotification) -> bool {
-    let executor = object.status.as_ref().and_then(|s| s.executor.as_deref());
-    object.state().is_final() || executor.is_none_or(str::is_empty)
+impl Held for PodNotification {
+    const FINALIZER: &'static str = FINALIZER;
+
+    fn is_at_rest(&self) -> bool {
+        let executor = self.status.as_ref().and_then(|s| s.executor.as_deref());
+        self.state().is_final() || executor.is_none_or(str::is_empty)
+    }
 }
 
 /// What is read of a PodNotification; `None` for one that is not a Notification's child.
@@ -334,8 +338,8 @@ pub(super) fn read(object: &PodNotification) -> Option<Child> {
             State::Succeeded => Some(Outcome::Succeeded),
             State::Failed => Some(Outcome::Failed),
         },
-        claimed: !is_at_rest(object),
+        claimed: !object.is_at_rest(),
         terminating: object.metadata.deletion_timestamp.is_some(),
-        held: object.finalizers().iter().any(|name| name == FINALIZER),
+        held: object.is_held(),
     })
 }

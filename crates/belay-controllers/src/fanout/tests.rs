@@ -2,14 +2,13 @@
 //! made to show on demand: answers that get lost, statuses that somebody else writes.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
 
-use http::{Method, Request, Response, StatusCode};
-use http_body_util::BodyExt as _;
+use http::{Method, Response};
 use kube::client::Body;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::testing::{Server, drive, failure, for_a_while, list, reply};
 
 const CHILDREN: &str = "/apis/apps.k8s.io/v1alpha1/namespaces/ns/podnotifications";
 const OWN: &str = "/apis/apps.k8s.io/v1alpha1/namespaces/ns/notifications/n";
@@ -34,25 +33,7 @@ struct Script {
     log: Vec<String>,
 }
 
-fn reply(status: u16, body: &Value) -> Response<Body> {
-    Response::builder()
-        .status(StatusCode::from_u16(status).unwrap())
-        .body(Body::from(body.to_string().into_bytes()))
-        .unwrap()
-}
-
-fn failure(code: u16, reason: &str) -> Response<Body> {
-    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
-        "message": reason, "reason": reason});
-    reply(code, &status)
-}
-
-fn list(items: &[Value]) -> Value {
-    json!({"apiVersion": "v1", "kind": "List", "items": items,
-        "metadata": {"resourceVersion": "1"}})
-}
-
-impl Script {
+impl Server for Script {
     fn answer(&mut self, method: &Method, path: &str, query: &str, body: Value) -> Response<Body> {
         if method == Method::GET {
             return match path {
@@ -91,6 +72,12 @@ impl Script {
         reply(201, &body)
     }
 
+    fn log(&self) -> &[String] {
+        &self.log
+    }
+}
+
+impl Script {
     fn show(&mut self, name: &str) -> Response<Body> {
         if self.claimed_when_read.take_if(|it| it == name).is_some() {
             self.children.get_mut(name).unwrap()["status"]["executor"] = json!("node");
@@ -184,61 +171,10 @@ async fn run_to_the_end(script: Script) -> Script {
     .await
 }
 
-/// Runs the driver until something holds of the server, which may be changed on the way. Watches say
-/// nothing: what the driver knows, it knows from lists and answers, and starts again to learn the
-/// rest.
+/// Runs the driver until something holds of the server.
 async fn run_until(script: Script, until: impl FnMut(&mut Script) -> bool) -> Script {
     let run = |client, stop| run(Controllers::new(client), stop);
     drive(run, script, until).await
-}
-
-async fn drive<R>(
-    run: impl Fn(Client, CancellationToken) -> R,
-    script: Script,
-    mut until: impl FnMut(&mut Script) -> bool,
-) -> Script
-where
-    R: Future<Output = ()> + Send + 'static,
-{
-    let script = Arc::new(Mutex::new(script));
-    let shared = Arc::clone(&script);
-    let service = tower::service_fn(move |request: Request<Body>| {
-        let script = Arc::clone(&shared);
-        async move {
-            let (parts, body) = request.into_parts();
-            let query = parts.uri.query().unwrap_or_default().to_owned();
-            if query.contains("watch=true") {
-                // A watch that the server ends soon, so that children are listed again.
-                tokio::time::sleep(Duration::from_millis(50)).await;
-                return Ok::<_, std::io::Error>(failure(410, "Expired"));
-            }
-            let bytes = body.collect().await.unwrap().to_bytes();
-            let body = serde_json::from_slice(&bytes).unwrap_or_default();
-            let mut script = script.lock().unwrap();
-            Ok(script.answer(&parts.method, parts.uri.path(), &query, body))
-        }
-    });
-    let stop = CancellationToken::new();
-    let task = tokio::spawn(run(Client::new(service, "ns"), stop.clone()));
-    let started = Instant::now();
-    loop {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        // By the paused clock, which runs as fast as there is nothing to do.
-        let late = started.elapsed() > Duration::from_secs(3600);
-        assert!(!late, "{:?}", script.lock().unwrap().log);
-        if until(&mut script.lock().unwrap()) {
-            break;
-        }
-    }
-    stop.cancel();
-    task.await.unwrap();
-    std::mem::take(&mut *script.lock().unwrap())
-}
-
-/// Ten seconds of the paused clock.
-fn for_a_while() -> impl FnMut(&mut Script) -> bool {
-    let until = Instant::now() + Duration::from_secs(10);
-    move |_| Instant::now() > until
 }
 
 fn created(script: &Script) -> Vec<&str> {
@@ -397,6 +333,25 @@ async fn without_its_notification_a_child_stays_until_its_handler_has_ended() {
     done.children.get_mut(&running_name).unwrap()["status"]["state"] = json!("Failed");
     let done = run_until(done, |script| script.children.is_empty()).await;
     assert!(done.log.contains(&format!("release {running_name}")));
+}
+
+/// The watches of Notifications and of children are not in step with each other.
+#[test]
+fn a_child_whose_deletion_is_told_before_that_of_its_notification_is_let_go() {
+    let now = Instant::now();
+    let mut ledger = Ledger::default();
+    let mut begun = notification(&json!({}));
+    begun["status"] = json!({"state": "New", "startTime": "2026-01-01T00:00:11Z",
+        "targetCount": 1, "pending": ["a/u-a"]});
+    ledger.notification_listed(serde_json::from_value(begun).unwrap(), now);
+    ledger.notifications_listed();
+    ledger.children_listed(now);
+
+    let (name, child) = leaving("a", &json!({"state": "New"}));
+    ledger.child_applied(&serde_json::from_value(child).unwrap(), now);
+    assert_eq!(ledger.next_release(), None, "it would have to be counted");
+    ledger.notification_gone("u");
+    assert_eq!(ledger.next_release(), Some(("ns".to_owned(), name)));
 }
 
 #[tokio::test(start_paused = true)]

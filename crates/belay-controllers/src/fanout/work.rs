@@ -2,20 +2,18 @@
 
 use std::time::Duration;
 
-use belay_api::fanout::{FINALIZER, Notification, NotificationStatus};
+use belay_api::fanout::{Notification, NotificationStatus};
 use belay_api::notification::PodNotification;
 use belay_api::selector::LabelSelector;
 use belay_core::fanout::{Outcome, Target};
 use jiff::Timestamp;
-use kube::api::{
-    Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, VersionMatch,
-};
+use kube::api::{Api, DeleteParams, ListParams, PostParams, Preconditions, VersionMatch};
 use kube::{Client, ResourceExt as _};
-use serde_json::json;
 use tracing::{debug, warn};
 
 use super::{pods, record};
 use crate::expiry::tracker::Key;
+use crate::release::{Patience, release};
 
 /// How long to wait after something went wrong.
 pub(super) const RETRY: Duration = Duration::from_secs(1);
@@ -187,63 +185,10 @@ pub(super) async fn write(
     Done::Written(uid, Box::new(writing))
 }
 
-/// Whether the end of what was claimed is waited for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Patience {
-    /// It is: a child that is claimed stays, and its end, when it comes, is told by the watch.
-    UntilAtRest,
-    /// It has been, for as long as a lost executor is waited for.
-    Over,
-}
-
-/// Lets a child go: takes our finalizer away. Tried until it is done, or not to be done.
-pub(super) async fn release(
-    client: Client,
-    namespace: String,
-    name: String,
-    patience: Patience,
-) -> Done {
-    let api = children(&client, &namespace);
-    while let Err(error) = try_release(&api, &name, patience).await {
-        if !matches!(&error, kube::Error::Api(status) if status.code == 409) {
-            warn!(namespace, name, %error, "cannot let it go; trying again");
-            tokio::time::sleep(RETRY).await;
-        }
-    }
+/// Lets a child go when nothing of it runs.
+pub(super) async fn let_go(client: Client, namespace: String, name: String) -> Done {
+    release::<PodNotification>(client, namespace, name, Patience::UntilAtRest).await;
     Done::Quietly
-}
-
-async fn try_release(
-    api: &Api<PodNotification>,
-    name: &str,
-    patience: Patience,
-) -> kube::Result<()> {
-    let Some(child) = api.get_opt(name).await? else {
-        return Ok(());
-    };
-    let rest: Vec<&String> = child
-        .finalizers()
-        .iter()
-        .filter(|finalizer| *finalizer != FINALIZER)
-        .collect();
-    let waits = patience == Patience::UntilAtRest && !record::is_at_rest(&child);
-    if rest.len() == child.finalizers().len()
-        || child.metadata.deletion_timestamp.is_none()
-        || waits
-    {
-        return Ok(());
-    }
-    // A claim that is written meanwhile is a conflict, and keeps it.
-    let patch = json!({"metadata": {
-        "finalizers": rest, "resourceVersion": child.resource_version(),
-    }});
-    match api
-        .patch(name, &PatchParams::default(), &Patch::Merge(patch))
-        .await
-    {
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        result => result.map(|_| ()),
-    }
 }
 
 /// Deletes a child that has ended and whose pod is gone. It goes when it is counted. Tried until it

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{Conclusion, Effect, Entry, Event, Facts, Outcome, Outlook, Record, Verdict, View};
-use crate::clock::ServerMillis;
+use super::{
+    Conclusion, Effect, Entry, Event, Facts, Now, Outcome, Outlook, Record, Retry, Verdict, View,
+};
+use crate::clock::{LocalMillis, ServerMillis};
 
 /// What is wanted of the actions, now that the object is as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -33,8 +35,18 @@ pub enum Step {
     },
     /// Waits for a slot.
     Queued,
+    /// Has its slot, and its start is on its way into the journal; only where attempts are repeated.
+    Stamping {
+        /// The write that carries it.
+        seq: u32,
+    },
     /// Started, or found running.
     Running,
+    /// The attempt failed, and another one follows.
+    Waiting {
+        /// When, in milliseconds since boot.
+        until: LocalMillis,
+    },
     /// Has its outcome.
     Done,
 }
@@ -117,20 +129,28 @@ pub enum Phase {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Delivery {
     deadline: ServerMillis,
+    pub(super) retry: Option<Retry>,
     /// Number of the newest journal write.
     pub(super) seq: u32,
     pub(super) phase: Phase,
 }
 
 /// Decides what a notification needs, first met or met again after a restart.
-pub fn open(facts: Facts, now: ServerMillis) -> (Delivery, Vec<Effect>) {
+pub fn open(facts: Facts, now: impl Into<Now>) -> (Delivery, Vec<Effect>) {
     let mut delivery = Delivery {
         deadline: facts.deadline,
+        retry: facts.retry,
         seq: 0,
         phase: Phase::Over,
     };
     let mut out = Vec::new();
-    delivery.open(facts.view, facts.journal, facts.outlook, now, &mut out);
+    delivery.open(
+        facts.view,
+        facts.journal,
+        facts.outlook,
+        now.into(),
+        &mut out,
+    );
     (delivery, out)
 }
 
@@ -161,14 +181,14 @@ impl Delivery {
     }
 
     /// One step. Events that mean nothing in the present state change nothing.
-    pub fn next(mut self, event: Event, now: ServerMillis) -> (Delivery, Vec<Effect>) {
+    pub fn next(mut self, event: Event, now: impl Into<Now>) -> (Delivery, Vec<Effect>) {
         let mut out = Vec::new();
-        self.apply(event, now, &mut out);
+        self.apply(event, now.into(), &mut out);
         (self, out)
     }
 
-    pub(super) fn late(&self, now: ServerMillis) -> bool {
-        now >= self.deadline
+    pub(super) fn late(&self, now: Now) -> bool {
+        now.server >= self.deadline
     }
 
     fn open(
@@ -176,7 +196,7 @@ impl Delivery {
         view: View,
         journal: Option<Record>,
         outlook: Outlook,
-        now: ServerMillis,
+        now: Now,
         out: &mut Vec<Effect>,
     ) {
         match (view, journal) {
@@ -216,7 +236,7 @@ impl Delivery {
         &mut self,
         journal: Option<Record>,
         outlook: Outlook,
-        now: ServerMillis,
+        now: Now,
         out: &mut Vec<Effect>,
     ) {
         let (record, look) = match (outlook, &journal) {
@@ -287,7 +307,7 @@ impl Delivery {
         self.phase = Phase::Over;
     }
 
-    fn apply(&mut self, event: Event, now: ServerMillis, out: &mut Vec<Effect>) {
+    fn apply(&mut self, event: Event, now: Now, out: &mut Vec<Effect>) {
         // One arm per state and event, none left out: a new event must be thought about everywhere.
         match (&mut self.phase, event) {
             (Phase::Claiming { claimed, .. }, Event::Claimed) => {
@@ -332,6 +352,8 @@ impl Delivery {
                         });
                     }
                 }
+                self.stamped(seq, now, out);
+                self.settle(out);
             }
             (Phase::Working { legs, .. }, Event::JournalFailed { seq, message }) => {
                 let refused: Vec<String> = legs
@@ -346,6 +368,7 @@ impl Delivery {
                         format!("the journal of this node cannot take another attempt: {message}");
                     self.unstarted(&container, Verdict::Runtime { message }, now, out);
                 }
+                self.unstamped(seq, &message, now, out);
                 self.settle(out);
             }
             (
@@ -376,7 +399,7 @@ impl Delivery {
                     .get(&container)
                     .is_some_and(|leg| leg.step == Step::Running && leg.entry.attempt == attempt);
                 if running {
-                    self.done(&container, outcome, out);
+                    self.came(&container, outcome, now, out);
                     self.settle(out);
                 }
             }
@@ -392,15 +415,7 @@ impl Delivery {
                     .get(&container)
                     .is_some_and(|leg| leg.step == Step::Running && leg.entry.attempt == attempt);
                 if running {
-                    let verdict = match verdict {
-                        Verdict::ContainerRestarted { .. } => Verdict::ContainerRestarted {
-                            may_have_run: attempt > 1,
-                        },
-                        // An earlier attempt was lost, so the handler may have run.
-                        Verdict::Expired if attempt > 1 => Verdict::Interrupted,
-                        other => other,
-                    };
-                    self.unstarted(&container, verdict, now, out);
+                    self.refused(&container, attempt, verdict, now, out);
                     self.settle(out);
                 }
             }
@@ -410,6 +425,7 @@ impl Delivery {
             }
             (Phase::Working { .. }, Event::Tick) => {
                 self.expire(now, out);
+                self.retry_on(now, out);
                 self.settle(out);
             }
             (
@@ -463,7 +479,7 @@ impl Delivery {
     }
 
     /// Leaves `Claiming` once both sides have answered.
-    fn after_claiming(&mut self, now: ServerMillis, out: &mut Vec<Effect>) {
+    fn after_claiming(&mut self, now: Now, out: &mut Vec<Effect>) {
         let Phase::Claiming {
             record,
             claimed: true,
@@ -492,7 +508,7 @@ impl Delivery {
                             Verdict::Runtime {
                                 message: message.clone(),
                             },
-                            now,
+                            now.server,
                         ));
                         entry.attempt = 0;
                     }
@@ -512,7 +528,7 @@ impl Delivery {
         self.work(record, look, aim, now, out);
     }
 
-    fn claim_refused(&mut self, view: View, now: ServerMillis, out: &mut Vec<Effect>) {
+    fn claim_refused(&mut self, view: View, now: Now, out: &mut Vec<Effect>) {
         let Phase::Claiming { record, aim, .. } = &self.phase else {
             return;
         };

@@ -1,6 +1,6 @@
 //! What goes into the machine and what comes out of it.
 
-use super::{Conclusion, Entry, Outcome, Record, Verdict};
+use super::{Conclusion, Entry, Outcome, Record, Retry, Verdict};
 use crate::clock::ServerMillis;
 
 /// The object as it was last read.
@@ -42,6 +42,8 @@ pub struct Facts {
     pub outlook: Outlook,
     /// The deadline by the server's clock.
     pub deadline: ServerMillis,
+    /// Whether and how long what failed is tried again.
+    pub retry: Option<Retry>,
 }
 
 /// What the runtime knows of an attempt.
@@ -162,6 +164,16 @@ pub enum Effect {
     Cancel {
         /// The container.
         container: String,
+    },
+    /// There is something to tell of what is under way; only where attempts are repeated.
+    Progress,
+    /// Drop the runtime's record of an attempt that is known to have failed and is followed by
+    /// another.
+    Discard {
+        /// The container.
+        container: String,
+        /// The attempt.
+        attempt: u32,
     },
     /// One line in the audit log.
     Audit {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::Verdict;
+use super::{First, Verdict};
 
 /// The ID of one attempt, the same for everybody who knows the notification.
 pub fn attempt_id(notification_uid: &str, container: &str, attempt: u32) -> String {
@@ -58,6 +58,12 @@ pub struct Entry {
     pub probed: bool,
     /// Number of the newest attempt, from 1.
     pub attempt: u32,
+    /// Where attempts are repeated: when the first one was started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first: Option<First>,
+    /// Where attempts are repeated: what the newest one that failed came to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed: Option<Box<Outcome>>,
     /// What it came to, once known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
@@ -71,6 +77,8 @@ impl Entry {
             traceable,
             probed: false,
             attempt: 1,
+            first: None,
+            failed: None,
             outcome: None,
         }
     }
@@ -96,10 +104,11 @@ impl Record {
             if let Some(known) = older.entries.get(name)
                 && known.container_id == entry.container_id
             {
-                let attempt = entry.attempt.max(known.attempt);
-                *entry = known.clone();
+                let told = std::mem::replace(entry, known.clone());
                 if entry.outcome.is_none() {
-                    entry.attempt = attempt;
+                    entry.attempt = entry.attempt.max(told.attempt);
+                    entry.first = entry.first.or(told.first);
+                    entry.outcome = told.outcome;
                 }
             }
         }

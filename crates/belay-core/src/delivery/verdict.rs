@@ -43,6 +43,11 @@ pub enum Verdict {
         /// What the runtime said.
         message: String,
     },
+    /// A request was not answered as it should be, or a port took no connection.
+    CheckFailed {
+        /// What came of it.
+        message: String,
+    },
     /// The pod was gone when the agent came to it.
     PodNotFound,
     /// The pod was being deleted when the agent came to it.
@@ -85,9 +90,10 @@ impl Verdict {
     pub fn error_type(&self) -> Option<&'static str> {
         match self {
             Verdict::Succeeded => None,
-            Verdict::Exited { .. } | Verdict::Signaled { .. } | Verdict::StartFailed { .. } => {
-                Some("HandlerFailed")
-            }
+            Verdict::Exited { .. }
+            | Verdict::Signaled { .. }
+            | Verdict::StartFailed { .. }
+            | Verdict::CheckFailed { .. } => Some("HandlerFailed"),
             Verdict::TimedOut { .. }
             | Verdict::LeftRunning { .. }
             | Verdict::ProbeTimedOut { .. } => Some("HandlerTimeout"),
@@ -118,6 +124,7 @@ impl Verdict {
             | Verdict::LeftRunning { .. }
             | Verdict::ProbeTimedOut { .. }
             | Verdict::StartFailed { .. }
+            | Verdict::CheckFailed { .. }
             | Verdict::PodNotFound
             | Verdict::PodTerminating
             | Verdict::ContainerNotRunning
@@ -140,6 +147,7 @@ impl Verdict {
             | Verdict::LeftRunning { .. }
             | Verdict::ProbeTimedOut { .. }
             | Verdict::StartFailed { .. }
+            | Verdict::CheckFailed { .. }
             | Verdict::PodNotFound
             | Verdict::PodTerminating
             | Verdict::ContainerNotRunning
@@ -194,7 +202,9 @@ impl Verdict {
             Verdict::Cancelled { survivors } => {
                 with_survivors("the notification was deleted".to_owned(), survivors)
             }
-            Verdict::Runtime { message } | Verdict::Forbidden { message } => message.clone(),
+            Verdict::CheckFailed { message }
+            | Verdict::Runtime { message }
+            | Verdict::Forbidden { message } => message.clone(),
         }
     }
 }
@@ -227,6 +237,9 @@ mod tests {
             },
             Verdict::StartFailed {
                 message: "no such file".into(),
+            },
+            Verdict::CheckFailed {
+                message: "HTTP 503".into(),
             },
             Verdict::PodNotFound,
             Verdict::PodTerminating,

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::machine::{Aim, Delivery, Leg, Look, Phase, Step};
-use super::{Conclusion, Effect, Entry, MAX_ATTEMPTS, Outcome, Record, Trace, Verdict, View};
-use crate::clock::ServerMillis;
+use super::{Conclusion, Effect, Entry, MAX_ATTEMPTS, Now, Outcome, Record, Trace, Verdict, View};
 
 impl Delivery {
     /// Enters `Working`: every container gets its first step.
@@ -13,7 +12,7 @@ impl Delivery {
         record: Record,
         look: Look,
         aim: Aim,
-        now: ServerMillis,
+        now: Now,
         out: &mut Vec<Effect>,
     ) {
         let mut legs = BTreeMap::new();
@@ -55,7 +54,10 @@ impl Delivery {
 
     /// A container that may start as far as the records go: queue it, unless something speaks
     /// against it.
-    fn ready(&mut self, container: &str, now: ServerMillis, out: &mut Vec<Effect>) {
+    fn ready(&mut self, container: &str, now: Now, out: &mut Vec<Effect>) {
+        if self.ran_out(container, now) {
+            return self.give_up(container, now, out);
+        }
         let late = self.late(now);
         let Phase::Working { legs, aim, .. } = &mut self.phase else {
             return;
@@ -74,8 +76,10 @@ impl Delivery {
         }
     }
 
-    pub(super) fn slot(&mut self, container: &str, now: ServerMillis, out: &mut Vec<Effect>) {
+    pub(super) fn slot(&mut self, container: &str, now: Now, out: &mut Vec<Effect>) {
         let late = self.late(now);
+        let ran_out = self.ran_out(container, now);
+        let retries = self.retry.is_some();
         let Phase::Working { legs, aim, .. } = &mut self.phase else {
             return;
         };
@@ -85,8 +89,12 @@ impl Delivery {
         if leg.step != Step::Queued {
             return;
         }
+        if ran_out {
+            return self.give_up(container, now, out);
+        }
         match unstartable(&leg.entry, *aim, late) {
             Some(verdict) => self.unstarted(container, verdict, now, out),
+            None if retries => self.stamp(container, now, out),
             None => {
                 leg.step = Step::Running;
                 out.push(Effect::Start {
@@ -104,10 +112,11 @@ impl Delivery {
         attempt: u32,
         trace: Trace,
         same_incarnation: bool,
-        now: ServerMillis,
+        now: Now,
         out: &mut Vec<Effect>,
     ) {
         let late = self.late(now);
+        let retries = self.retry.is_some();
         let Phase::Working { legs, aim, .. } = &mut self.phase else {
             return;
         };
@@ -119,7 +128,9 @@ impl Delivery {
             return;
         }
         match (&leg.step, trace) {
-            (Step::Looking { .. }, Trace::Ended(outcome)) => self.done(container, outcome, out),
+            (Step::Looking { .. }, Trace::Ended(outcome)) => {
+                self.came(container, outcome, now, out);
+            }
             (Step::Looking { .. }, Trace::Running) => {
                 leg.step = Step::Running;
                 out.push(Effect::Follow {
@@ -149,8 +160,18 @@ impl Delivery {
                     None => self.record_attempt(container, out),
                 }
             }
+            (Step::Looking { .. } | Step::Running, Trace::Lost)
+                if retries && same_incarnation && aim == Aim::Deliver =>
+            {
+                let outcome = Outcome::unstarted(Verdict::Interrupted, now.server);
+                self.came(container, outcome, now, out);
+            }
             (Step::Looking { .. } | Step::Running, Trace::Lost) => {
-                if leg.entry.traceable && leg.step != Step::Running && attempt < MAX_ATTEMPTS {
+                if leg.entry.traceable
+                    && !retries
+                    && leg.step != Step::Running
+                    && attempt < MAX_ATTEMPTS
+                {
                     // The journal that counted further may be what was lost: ask for the next one.
                     leg.entry.attempt += 1;
                     leg.step = Step::Looking { unrecorded: true };
@@ -170,12 +191,16 @@ impl Delivery {
                     leg.entry.attempt += 1;
                     return self.record_attempt(container, out);
                 };
-                self.done(container, Outcome::unstarted(verdict, now), out);
+                self.done(container, Outcome::unstarted(verdict, now.server), out);
             }
             // An answer that comes late or twice.
             (Step::Running, Trace::NeverStarted | Trace::Running | Trace::Ended(_))
             | (
-                Step::Recording { .. } | Step::Queued | Step::Done,
+                Step::Recording { .. }
+                | Step::Queued
+                | Step::Stamping { .. }
+                | Step::Waiting { .. }
+                | Step::Done,
                 Trace::NeverStarted | Trace::Running | Trace::Ended(_) | Trace::Lost,
             ) => {}
         }
@@ -192,7 +217,7 @@ impl Delivery {
         self.journal_legs(out);
     }
 
-    fn journal_legs(&mut self, out: &mut Vec<Effect>) {
+    pub(super) fn journal_legs(&mut self, out: &mut Vec<Effect>) {
         if let Phase::Working { pod_uid, legs, .. } = &self.phase {
             let record = record_of(pod_uid, legs);
             self.journal(&record, out);
@@ -200,7 +225,7 @@ impl Delivery {
     }
 
     /// Takes note of what has become of the object.
-    pub(super) fn turn(&mut self, view: &View, now: ServerMillis, out: &mut Vec<Effect>) {
+    pub(super) fn turn(&mut self, view: &View, now: Now, out: &mut Vec<Effect>) {
         let Phase::Working { legs, aim, .. } = &mut self.phase else {
             return;
         };
@@ -213,7 +238,10 @@ impl Delivery {
         let mut ended = Vec::new();
         for (container, leg) in legs.iter() {
             match leg.step {
-                Step::Recording { .. } | Step::Queued => ended.push(container.clone()),
+                Step::Recording { .. }
+                | Step::Queued
+                | Step::Stamping { .. }
+                | Step::Waiting { .. } => ended.push(container.clone()),
                 Step::Running => {
                     let kills = |aim| matches!(aim, Aim::Cancel | Aim::Withdraw);
                     if kills(after) && !kills(before) {
@@ -230,7 +258,7 @@ impl Delivery {
         }
     }
 
-    pub(super) fn expire(&mut self, now: ServerMillis, out: &mut Vec<Effect>) {
+    pub(super) fn expire(&mut self, now: Now, out: &mut Vec<Effect>) {
         if !self.late(now) {
             return;
         }
@@ -241,6 +269,8 @@ impl Delivery {
         let ended: Vec<(String, Verdict)> = legs
             .iter()
             .filter(|(_, leg)| matches!(leg.step, Step::Queued | Step::Recording { .. }))
+            // The time of those who have started is another.
+            .filter(|(_, leg)| self.retry.is_none() || leg.entry.first.is_none())
             .filter_map(|(container, leg)| {
                 Some((container.clone(), unstartable(&leg.entry, aim, true)?))
             })
@@ -255,15 +285,18 @@ impl Delivery {
         &mut self,
         container: &str,
         verdict: Verdict,
-        now: ServerMillis,
+        now: Now,
         out: &mut Vec<Effect>,
     ) {
         if let Phase::Working { legs, .. } = &mut self.phase
             && let Some(leg) = legs.get_mut(container)
         {
-            leg.entry.attempt = leg.entry.attempt.saturating_sub(1);
+            // Who waits for the next attempt has made this one.
+            if !matches!(leg.step, Step::Waiting { .. }) {
+                leg.entry.attempt = leg.entry.attempt.saturating_sub(1);
+            }
         }
-        self.done(container, Outcome::unstarted(verdict, now), out);
+        self.done(container, Outcome::unstarted(verdict, now.server), out);
     }
 
     pub(super) fn done(&mut self, container: &str, outcome: Outcome, out: &mut Vec<Effect>) {
@@ -274,6 +307,7 @@ impl Delivery {
             return;
         };
         leg.entry.outcome = Some(outcome);
+        leg.entry.failed = None;
         leg.step = Step::Done;
         out.push(Effect::Audit {
             container: container.to_owned(),
@@ -282,6 +316,47 @@ impl Delivery {
         if matches!(aim, Aim::Deliver | Aim::Cancel) {
             self.journal_legs(out);
         }
+        if self.retry.is_some() {
+            out.push(Effect::Progress);
+        }
+    }
+
+    /// The runtime refused the start of an attempt.
+    pub(super) fn refused(
+        &mut self,
+        container: &str,
+        attempt: u32,
+        verdict: Verdict,
+        now: Now,
+        out: &mut Vec<Effect>,
+    ) {
+        let verdict = match verdict {
+            Verdict::ContainerRestarted { .. } => Verdict::ContainerRestarted {
+                may_have_run: attempt > 1,
+            },
+            Verdict::Expired if self.retry.is_some() => {
+                return self.give_up(container, now, out);
+            }
+            // An earlier attempt was lost, so the handler may have run.
+            Verdict::Expired if attempt > 1 => Verdict::Interrupted,
+            verdict @ Verdict::Runtime { .. } if self.retry.is_some() => {
+                let outcome = Outcome::unstarted(verdict, now.server);
+                return self.came(container, outcome, now, out);
+            }
+            other => other,
+        };
+        self.unstarted(container, verdict, now, out);
+    }
+
+    /// Whether the time of this container is over, which began with its first attempt.
+    fn ran_out(&self, container: &str, now: Now) -> bool {
+        let Phase::Working { legs, aim, .. } = &self.phase else {
+            return false;
+        };
+        let entry = legs.get(container).map(|leg| &leg.entry);
+        *aim == Aim::Deliver
+            && self.retry.is_some()
+            && entry.is_some_and(|entry| entry.first.is_some() && self.too_late(entry, now))
     }
 
     /// Leaves `Working` once every container has its outcome.
@@ -303,6 +378,8 @@ impl Delivery {
 }
 
 /// Why a planned attempt must not be started; `None`: it may.
+///
+/// The time of a container that has been started is asked elsewhere: see [`Delivery::ran_out`].
 fn unstartable(entry: &Entry, aim: Aim, late: bool) -> Option<Verdict> {
     if aim != Aim::Deliver {
         return Some(lost_under(aim));
@@ -310,7 +387,7 @@ fn unstartable(entry: &Entry, aim: Aim, late: bool) -> Option<Verdict> {
     if entry.container_id.is_none() {
         return Some(Verdict::ContainerNotRunning);
     }
-    match (late, entry.attempt > 1) {
+    match (late && entry.first.is_none(), entry.attempt > 1) {
         (false, _) => None,
         (true, false) => Some(Verdict::Expired),
         // An earlier attempt was lost, so the handler may have run.
@@ -319,7 +396,7 @@ fn unstartable(entry: &Entry, aim: Aim, late: bool) -> Option<Verdict> {
 }
 
 /// What an attempt comes to that is given up under this aim.
-fn lost_under(aim: Aim) -> Verdict {
+pub(super) fn lost_under(aim: Aim) -> Verdict {
     match aim {
         Aim::Cancel | Aim::Withdraw => Verdict::Cancelled { survivors: vec![] },
         Aim::Deliver | Aim::Abandon => Verdict::Interrupted,

@@ -233,9 +233,13 @@ impl Leg {
                 self.end(End::Killed { survivors }, now);
             }
 
+            (Stage::Over { end }, News::SignalSent) => match end {
+                End::StopSignal => self.signal_sent_late(now, out),
+                End::NotRunning | End::Itself | End::Killed { .. } | End::Reboot => {}
+            },
             (
                 Stage::Over { .. },
-                News::Exited | News::SignalSent | News::SignalFailed { .. } | News::Killed { .. },
+                News::Exited | News::SignalFailed { .. } | News::Killed { .. },
             ) => {}
 
             // A hook that was cancelled is dead at last.

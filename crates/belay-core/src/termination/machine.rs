@@ -2,8 +2,9 @@
 //! prose is in the module above.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use super::{Early, Effect, Event, Leg, Plan, Record, Role};
+use super::{Container, Early, Effect, Event, Leg, News, Plan, Record, Role};
 use crate::clock::LocalMillis;
 
 /// One termination under way.
@@ -118,18 +119,13 @@ impl Termination {
     /// One step. Events that mean nothing in the present state change nothing.
     pub fn next(mut self, event: Event, now: LocalMillis) -> (Termination, Vec<Effect>) {
         if self.is_over() {
-            return (self, Vec::new());
+            return self.afterwards(event, now);
         }
         let before = self.record.clone();
         let mut out = self.out();
         match event {
             Event::Of { container, news } => {
-                let leg = self
-                    .record
-                    .legs
-                    .iter_mut()
-                    .find(|leg| leg.container.name == container);
-                if let Some(leg) = leg {
+                if let Some(leg) = self.leg_mut(&container) {
                     leg.hear(news, now, &mut out);
                 }
             }
@@ -141,6 +137,49 @@ impl Termination {
                 }
             }
             Event::Tick => {}
+        }
+        self.finish(Some(&before), out, now)
+    }
+
+    /// Over is over; only that a signal was sent is still told when it is known too late.
+    fn afterwards(mut self, event: Event, now: LocalMillis) -> (Termination, Vec<Effect>) {
+        let mut out = self.out();
+        if let Event::Of {
+            container,
+            news: News::SignalSent,
+        } = event
+            && let Some(leg) = self.leg_mut(&container)
+        {
+            leg.hear(News::SignalSent, now, &mut out);
+        }
+        self.record.counted = out.counted;
+        (self, out.effects)
+    }
+
+    fn leg_mut(&mut self, container: &str) -> Option<&mut Leg> {
+        let legs = &mut self.record.legs;
+        legs.iter_mut().find(|leg| leg.container.name == container)
+    }
+
+    /// Takes in a container that runs since after the beginning: its start was under way then.
+    ///
+    /// It is none too late for what is left of the pod's `grace`, which counts from the beginning
+    /// of this termination, and gets no more than that.
+    pub fn join(
+        mut self,
+        container: Container,
+        grace: Duration,
+        sleep_enabled: bool,
+        now: LocalMillis,
+    ) -> (Termination, Vec<Effect>) {
+        let before = self.record.clone();
+        let mut out = self.out();
+        let mut leg = Leg::new(container, grace, self.record.began);
+        leg.start(self.record.cause, true, sleep_enabled, now, &mut out);
+        // An incarnation before it has ended, or this one could not have been started.
+        match self.leg_mut(&leg.container.name) {
+            Some(old) => *old = leg,
+            None => self.record.legs.push(leg),
         }
         self.finish(Some(&before), out, now)
     }

@@ -84,10 +84,14 @@ impl Notice {
                 Cause::PodDeleted
                 | Cause::PodVanished
                 | Cause::PodCompleted
-                | Cause::DeadlineExceeded => format!("Stopping container {container}"),
+                | Cause::DeadlineExceeded
+                | Cause::SandboxChanged => format!("Stopping container {container}"),
                 Cause::LivenessProbe { restarts } => probe(container, "liveness", *restarts),
                 Cause::StartupProbe { restarts } => probe(container, "startup", *restarts),
                 Cause::PostStartFailed => "FailedPostStartHook".to_owned(),
+                Cause::DefinitionChanged => {
+                    format!("Container {container} definition changed, will be restarted")
+                }
             },
             Notice::HookFailed { message } => format!("PreStopHook failed: {message}"),
             Notice::HookUnfinished { grace } => format!(
@@ -155,6 +159,10 @@ mod tests {
             "Container web failed startup probe"
         );
         assert_eq!(stopping(Cause::PostStartFailed), "FailedPostStartHook");
+        assert_eq!(
+            stopping(Cause::DefinitionChanged),
+            "Container web definition changed, will be restarted"
+        );
         let failed = Notice::HookFailed {
             message: "exit code 3".into(),
         };

@@ -31,6 +31,10 @@ pub enum Cause {
     },
     /// A container's `postStart` hook failed.
     PostStartFailed,
+    /// What the containers of the pod share is gone, and is made anew.
+    SandboxChanged,
+    /// The pod's spec names another image for a container.
+    DefinitionChanged,
 }
 
 impl Cause {
@@ -44,6 +48,8 @@ impl Cause {
             Cause::LivenessProbe { .. } => "LivenessProbe",
             Cause::StartupProbe { .. } => "StartupProbe",
             Cause::PostStartFailed => "PostStartFailed",
+            Cause::SandboxChanged => "SandboxChanged",
+            Cause::DefinitionChanged => "DefinitionChanged",
         }
     }
 }

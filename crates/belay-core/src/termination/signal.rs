@@ -36,6 +36,21 @@ impl Leg {
         self.log(Did::SendSignal, now);
     }
 
+    /// The container has ended of its signal before the runtime said that it was sent.
+    pub(super) fn signal_sent_late(&mut self, now: LocalMillis, out: &mut Out) {
+        let mut asked = None;
+        for step in &self.steps {
+            match step.did {
+                Did::AskSignal { .. } => asked = Some(step.at),
+                Did::SendSignal => return,
+                _ => {}
+            }
+        }
+        if let Some(asked) = asked {
+            self.signal_sent(asked, now, out);
+        }
+    }
+
     pub(super) fn signal_failed(&mut self, message: String, now: LocalMillis, out: &mut Out) {
         let notice = Notice::SignalFailed {
             signal: self.container.signal.clone(),

@@ -91,6 +91,7 @@ const CALM: Limits = Limits {
     deletions: 0,
     rivals: 0,
     finalizer: false,
+    failures: 0,
 };
 const SUCCEEDS: &str = "a delivery succeeds";
 const FOLLOWS: &str = "an agent follows what its predecessor left";
@@ -170,4 +171,37 @@ fn an_exec_and_a_signal_of_one_pod_under_a_crash() {
         limits,
         &[SUCCEEDS, FOLLOWS],
     );
+}
+
+#[test]
+fn a_retried_exec_that_fails_twice_under_two_crashes_with_a_killed_shim() {
+    let limits = Limits {
+        crashes: 2,
+        shim_kills: 1,
+        failures: 2,
+        ..CALM
+    };
+    check(vec![("a", true)], limits, &[SUCCEEDS, FOLLOWS]);
+}
+
+#[test]
+fn a_retried_exec_that_fails_under_a_crash_with_a_deletion_and_a_restarting_container() {
+    let limits = Limits {
+        crashes: 1,
+        deletions: 1,
+        restarts: 1,
+        failures: 1,
+        ..CALM
+    };
+    check(vec![("a", true)], limits, &[SUCCEEDS, FOLLOWS]);
+}
+
+#[test]
+fn a_retried_request_that_fails_twice_under_two_crashes() {
+    let limits = Limits {
+        crashes: 2,
+        failures: 2,
+        ..CALM
+    };
+    check(vec![("r", false)], limits, &[SUCCEEDS]);
 }

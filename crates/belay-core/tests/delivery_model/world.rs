@@ -3,10 +3,11 @@
 mod truth;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use belay_core::delivery::{
-    Conclusion, Delivery, Effect, Entry, Event, Facts, Outcome, Outlook, Record, Trace, Verdict,
-    View, attempt_id, open,
+    Conclusion, Delivery, Effect, Entry, Event, Facts, Outcome, Outlook, Record, Retry, Trace,
+    Verdict, View, attempt_id, open,
 };
 
 /// The deadline; before it the clock shows 0, after it 10.
@@ -23,6 +24,8 @@ pub(crate) struct Limits {
     pub(crate) rivals: u8,
     /// Whether a finalizer holds a deleted object back.
     pub(crate) finalizer: bool,
+    /// How often an action fails; where that is not never, it is tried again.
+    pub(crate) failures: u8,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -103,6 +106,8 @@ pub(crate) enum Act {
     Mail(Event),
     Slot(String),
     ActionEnds(String),
+    ActionFails(String),
+    Tick,
     ShimDies(String),
     ContainerRestarts(String),
     TimePasses,
@@ -115,6 +120,8 @@ pub(crate) enum Act {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct World {
     limits: Limits,
+    /// Whether what failed is tried again.
+    pub(crate) retries: bool,
     containers: BTreeMap<String, bool>,
     object: Object,
     journal: Option<Record>,
@@ -129,6 +136,7 @@ pub(crate) struct World {
     /// What really happened: starts per container, and whether one ran to its end.
     runs: BTreeMap<String, u32>,
     ran_out: BTreeSet<String>,
+    succeeded: BTreeSet<String>,
     recorded: BTreeSet<String>,
     claim_landed: bool,
     followed: bool,
@@ -153,6 +161,7 @@ impl World {
     pub(crate) fn new(containers: &[(&str, bool)], limits: Limits) -> Self {
         World {
             limits,
+            retries: limits.failures > 0,
             containers: containers
                 .iter()
                 .map(|(name, traceable)| ((*name).to_owned(), *traceable))
@@ -171,6 +180,7 @@ impl World {
             agent: None,
             runs: BTreeMap::new(),
             ran_out: BTreeSet::new(),
+            succeeded: BTreeSet::new(),
             recorded: BTreeSet::new(),
             claim_landed: false,
             followed: false,
@@ -230,11 +240,17 @@ impl World {
                 if self.limits.crashes > 0 {
                     acts.push(Act::Crash);
                 }
+                if self.retries && agent.delivery.pause(self.now().into()) == Some(Duration::ZERO) {
+                    acts.push(Act::Tick);
+                }
             }
         }
         for ((container, _), attempt) in &self.attempts {
             if *attempt == Attempt::Running {
                 acts.push(Act::ActionEnds(container.clone()));
+                if self.limits.failures > 0 {
+                    acts.push(Act::ActionFails(container.clone()));
+                }
                 if self.limits.shim_kills > 0 {
                     acts.push(Act::ShimDies(container.clone()));
                 }
@@ -296,6 +312,14 @@ impl World {
             Act::ActionEnds(container) => {
                 self.end_running(&container, Attempt::Ended(ended(Verdict::Succeeded)));
             }
+            Act::ActionFails(container) => {
+                self.limits.failures -= 1;
+                self.end_running(
+                    &container,
+                    Attempt::Ended(ended(Verdict::Exited { code: 1 })),
+                );
+            }
+            Act::Tick => self.feed(Event::Tick),
             Act::ShimDies(container) => {
                 self.limits.shim_kills -= 1;
                 self.end_running(&container, Attempt::Lost);
@@ -383,6 +407,12 @@ impl World {
             journal: self.journal.clone(),
             outlook: Outlook::Run(self.plan()),
             deadline: DEADLINE,
+            // Pauses are over at once; the time is over when everything is late.
+            retry: self.retries.then_some(Retry {
+                timeout: Duration::from_millis(DEADLINE.unsigned_abs()),
+                first_pause: Duration::ZERO,
+                longest_pause: Duration::ZERO,
+            }),
         };
         let (delivery, effects) = open(facts, self.now());
         self.agent = Some(Agent {
@@ -465,7 +495,10 @@ impl World {
                     let outcome = ended(Verdict::Cancelled { survivors: vec![] });
                     self.end_running(&container, Attempt::Ended(outcome));
                 }
-                Effect::Audit { .. } => {}
+                Effect::Discard { container, attempt } => {
+                    self.attempts.remove(&(container, attempt));
+                }
+                Effect::Audit { .. } | Effect::Progress => {}
                 Effect::Forget(_) => {
                     self.journal = None;
                     if let Some(agent) = &mut self.agent {
@@ -567,10 +600,20 @@ impl World {
             self.attempts.insert((container, attempt), Attempt::Running);
         } else {
             self.ran_out.insert(container.clone());
+            let fails = self.limits.failures > 0;
+            let verdict = if fails {
+                self.limits.failures -= 1;
+                Verdict::CheckFailed {
+                    message: "503".into(),
+                }
+            } else {
+                self.succeeded.insert(container.clone());
+                Verdict::Succeeded
+            };
             self.mail(Event::Ended {
                 container,
                 attempt,
-                outcome: ended(Verdict::Succeeded),
+                outcome: ended(verdict),
             });
         }
     }
@@ -598,8 +641,11 @@ impl World {
                 same_incarnation,
             },
         };
-        if matches!(end, Attempt::Ended(_)) {
+        if let Attempt::Ended(outcome) = &end {
             self.ran_out.insert(container.clone());
+            if outcome.verdict.succeeded() {
+                self.succeeded.insert(container.clone());
+            }
         }
         self.attempts.insert((container, attempt), end);
         self.mail(event);

@@ -1,6 +1,7 @@
 //! The rules of delivery as tables, and properties over events in any order.
 
 mod properties;
+mod retry;
 
 use belay_core::delivery::{
     Conclusion, Delivery, Effect, Entry, Event, Facts, MAX_ATTEMPTS, Outcome, Outlook, Record,
@@ -30,6 +31,7 @@ fn facts(view: View, journal: Option<Record>, containers: &[(&str, bool)]) -> Fa
         journal,
         outlook: Outlook::Run(record(containers)),
         deadline: DEADLINE,
+        retry: None,
     }
 }
 
@@ -481,6 +483,7 @@ fn a_container_that_is_not_running_fails_without_a_claim() {
         journal: None,
         outlook: Outlook::Run(plan),
         deadline: DEADLINE,
+        retry: None,
     };
     let (_, effects) = open(facts, 0);
     assert_eq!(verdict_of(&effects), Some(Verdict::ContainerNotRunning));

@@ -2,7 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use belay_core::delivery::{Conclusion, Effect, Event, Phase, Record, Trace, Verdict, View, open};
+use std::time::Duration;
+
+use belay_core::delivery::{
+    Conclusion, Effect, Event, Facts, Phase, Record, Retry, Trace, Verdict, View, open,
+};
 use proptest::prelude::*;
 
 use crate::{DEADLINE, facts, outcome, record};
@@ -49,11 +53,14 @@ fn any_event() -> impl Strategy<Value = Event> {
         3 => (container.clone(), 1u32..4).prop_map(|(container, attempt)| Event::Ended {
             container, attempt, outcome: outcome(Verdict::Succeeded)
         }),
+        3 => (container.clone(), 1u32..4).prop_map(|(container, attempt)| Event::Ended {
+            container, attempt, outcome: outcome(Verdict::Exited { code: 1 })
+        }),
         1 => (container, 1u32..4).prop_map(|(container, attempt)| Event::Refused {
             container, attempt, verdict: Verdict::ContainerNotRunning
         }),
         1 => any_view().prop_map(Event::Seen),
-        1 => Just(Event::Tick),
+        2 => Just(Event::Tick),
         1 => Just(Event::Reported),
         1 => any_view().prop_map(Event::ReportRefused),
     ]
@@ -68,11 +75,21 @@ proptest! {
         view in any_view(),
         journalled in any::<bool>(),
         events in proptest::collection::vec((any_event(), 0i64..110), 0..60),
+        retried in any::<bool>(),
     ) {
+        const TIME: i64 = 40;
+        let retry = retried.then_some(Retry {
+            timeout: Duration::from_millis(TIME.unsigned_abs()),
+            first_pause: Duration::from_millis(3),
+            longest_pause: Duration::from_millis(9),
+        });
         let containers = [("a", true), ("b", false)];
         let journal = journalled.then(|| record(&containers));
         let claimed_before = matches!(view, View::Ours(_));
-        let (mut delivery, mut effects) = open(facts(view, journal.clone(), &containers), 0);
+        let (mut delivery, mut effects) = open(
+            Facts { retry, ..facts(view, journal.clone(), &containers) },
+            0,
+        );
         let mut claimed = claimed_before;
         let mut durable: BTreeMap<u32, Record> = BTreeMap::new();
         let mut on_disk = journal;
@@ -85,14 +102,23 @@ proptest! {
                 match effect {
                     Effect::Journal { seq, record } => { durable.insert(*seq, record.clone()); }
                     Effect::Start { container, attempt } => {
-                        prop_assert!(now < DEADLINE, "started late");
+                        match (retried, on_disk.as_ref().and_then(|record| record.entries[container].first)) {
+                            (false, _) => prop_assert!(now < DEADLINE, "started late"),
+                            (true, Some(first)) => prop_assert!(now < first.boot + TIME, "started late"),
+                            (true, None) => prop_assert!(false, "the first start is not journalled"),
+                        }
                         prop_assert!(claimed, "started unclaimed");
                         let known = on_disk.as_ref().map(|record| &record.entries[container]);
                         prop_assert!(known.is_some_and(|entry| entry.attempt >= *attempt), "not journalled");
                         prop_assert!(started.insert((container.clone(), *attempt)), "started twice");
                         prop_assert!(!ended.contains(container), "started after its end");
                     }
-                    Effect::Audit { container, .. } => { ended.insert(container.clone()); }
+                    Effect::Audit { container, .. } => {
+                        prop_assert!(ended.insert(container.clone()), "ended twice");
+                    }
+                    Effect::Progress | Effect::Discard { .. } => {
+                        prop_assert!(retried, "nothing is repeated");
+                    }
                     Effect::Report(Conclusion::Ran(record)) => {
                         prop_assert!(record.entries.values().all(|entry| entry.outcome.is_some()));
                     }

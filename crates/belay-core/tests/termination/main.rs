@@ -1,6 +1,7 @@
 //! The end of pods on a simulated clock: scripts with their effects, and properties over all of them.
 
 mod actor;
+mod latecomers;
 mod order;
 mod properties;
 mod restart;

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use belay_core::termination::{Did, Effect, End, Event, HookResult, News, Plan, Stage, begin};
+use belay_core::termination::{
+    Did, Effect, End, Event, HookResult, News, Plan, Stage, Step, begin,
+};
 
 use crate::actor::{main, sidecar};
 use crate::world::{START, pod};
@@ -266,6 +268,37 @@ fn a_signal_that_the_runtime_refused_is_sent_again_until_it_takes_it() {
             "700 StopSignalSent: Sent SIGTERM to container web after 0.700s; it has 29.300s before SIGKILL",
         ],
     );
+}
+
+/// A runtime may say that it sent a signal when the container has already ended of it.
+#[test]
+fn a_signal_that_is_confirmed_after_the_end_is_told_and_recorded_once() {
+    let plan = pod(30_000, vec![main("web")]).plan();
+    let (machine, _) = begin(plan, Vec::new(), START);
+    let of = |news| Event::Of {
+        container: "web".to_owned(),
+        news,
+    };
+    let (machine, effects) = machine.next(of(News::Exited), START + 3);
+    assert!(machine.is_over() && effects.contains(&Effect::Done));
+    let (machine, effects) = machine.next(of(News::SignalSent), START + 4);
+    let [Effect::Tell { notice, .. }] = &effects[..] else {
+        panic!("{effects:?}");
+    };
+    assert_eq!(
+        notice.message("web"),
+        "Sent SIGTERM to container web after 0.004s; it has 29.996s before SIGKILL"
+    );
+    let sent = |step: &Step| step.did == Did::SendSignal;
+    assert!(machine.record().legs[0].steps.iter().any(sent));
+    let (_, effects) = machine.next(of(News::SignalSent), START + 5);
+    assert_eq!(effects, []);
+    // A container that ended by itself was sent nothing.
+    let plan = pod(30_000, vec![main("web").sleep(5000)]).plan();
+    let (machine, _) = begin(plan, Vec::new(), START);
+    let (machine, _) = machine.next(of(News::Exited), START + 3);
+    let (_, effects) = machine.next(of(News::SignalSent), START + 4);
+    assert_eq!(effects, []);
 }
 
 #[test]

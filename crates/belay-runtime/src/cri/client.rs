@@ -1,5 +1,12 @@
 //! Calls to the runtime: each has a deadline, and a runtime that comes back is found again.
 
+pub(crate) mod import;
+pub(crate) mod node;
+mod sessions;
+
+pub(crate) use sessions::Ends;
+
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -31,6 +38,9 @@ const NAMESPACE: &str = "k8s.io";
 pub(crate) const POD_UID: &str = "io.kubernetes.pod.uid";
 /// The name of a container in its pod.
 pub(crate) const CONTAINER_NAME: &str = "io.kubernetes.container.name";
+
+/// What the process of an exec is to containerd.
+const PROCESS: &str = "types.containerd.io/opencontainers/runtime-spec/1/Process";
 
 /// How long a question may take. A runtime that needs more has no answer.
 const QUESTION: Duration = Duration::from_secs(10);
@@ -118,7 +128,8 @@ impl Client {
         };
         // What the other end says has no cause of ours: only a connection that failed has one.
         let cause = deepest(&status);
-        if cause.is_some() || status.code() == Code::Unavailable {
+        let starting = status.message().contains("server is not initialized yet");
+        if cause.is_some() || starting || status.code() == Code::Unavailable {
             return Err(CallError::Away {
                 socket: self.socket.clone(),
                 problem: cause.unwrap_or_else(|| status.message().to_owned()),
@@ -145,8 +156,16 @@ impl Client {
     }
 
     pub(crate) async fn sandboxes_of(&self, uid: &str) -> Result<Vec<PodSandbox>, CallError> {
+        self.sandboxes_with(&[(POD_UID, uid)]).await
+    }
+
+    /// Those that have all of the labels.
+    pub(crate) async fn sandboxes_with(
+        &self,
+        labels: &[(&str, &str)],
+    ) -> Result<Vec<PodSandbox>, CallError> {
         let filter = PodSandboxFilter {
-            label_selector: [(POD_UID.to_owned(), uid.to_owned())].into(),
+            label_selector: owned(labels),
         };
         let request = ListPodSandboxRequest {
             filter: Some(filter),
@@ -167,17 +186,21 @@ impl Client {
     }
 
     pub(crate) async fn containers_of(&self, uid: &str) -> Result<Vec<Container>, CallError> {
-        self.list(ContainerFilter {
-            label_selector: [(POD_UID.to_owned(), uid.to_owned())].into(),
-        })
-        .await
+        self.containers_with(&[(POD_UID, uid)]).await
     }
 
     pub(crate) async fn containers(&self) -> Result<Vec<Container>, CallError> {
-        self.list(ContainerFilter::default()).await
+        self.containers_with(&[]).await
     }
 
-    async fn list(&self, filter: ContainerFilter) -> Result<Vec<Container>, CallError> {
+    /// Those that have all of the labels.
+    pub(crate) async fn containers_with(
+        &self,
+        labels: &[(&str, &str)],
+    ) -> Result<Vec<Container>, CallError> {
+        let filter = ContainerFilter {
+            label_selector: owned(labels),
+        };
         let request = ListContainersRequest {
             filter: Some(filter),
         };
@@ -222,7 +245,7 @@ impl Client {
             stdout: output.to_owned(),
             stderr: output.to_owned(),
             spec: Some(prost_types::Any {
-                type_url: "types.containerd.io/opencontainers/runtime-spec/1/Process".to_owned(),
+                type_url: PROCESS.to_owned(),
                 value: process,
             }),
             ..ExecProcessRequest::default()
@@ -278,6 +301,13 @@ impl Client {
         });
         self.call(DEED, self.tasks().kill(request)).await.map(drop)
     }
+}
+
+fn owned(labels: &[(&str, &str)]) -> HashMap<String, String> {
+    labels
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+        .collect()
 }
 
 /// A request to containerd itself, which wants to know whose containers are meant.

@@ -1,6 +1,7 @@
-//! One incarnation of a container: what never changes about it.
+//! One incarnation of a container: what never changes about it, and whether we have killed it.
 
 use std::fs;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use belay_action::{ContainerId, Incarnation};
@@ -12,6 +13,7 @@ use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
 use tonic::Code;
 
 use super::client::{CONTAINER_NAME, Client, POD_UID};
+use super::group;
 use super::protocol::runtime::v1::ContainerState;
 use super::specification::first_process;
 use crate::{RuntimeError, identity};
@@ -34,9 +36,21 @@ pub(crate) struct Container {
     /// How the first process was started, once somebody has asked.
     process: OnceCell<Value>,
     starts: Semaphore,
+    /// Whether we have killed it.
+    pub(crate) killed: AtomicBool,
 }
 
 impl Container {
+    pub(crate) fn new(incarnation: Incarnation, first: Option<Started>) -> Self {
+        Container {
+            incarnation,
+            first,
+            process: OnceCell::new(),
+            starts: Semaphore::new(STARTS),
+            killed: AtomicBool::new(false),
+        }
+    }
+
     pub(crate) async fn load(
         client: &Client,
         id: &ContainerId,
@@ -59,16 +73,12 @@ impl Container {
                 })?;
             let status = answer.status.unwrap_or_default();
             let label = |name: &str| status.labels.get(name).cloned().unwrap_or_default();
-            let container = |first| Container {
-                incarnation: Incarnation {
-                    pod_uid: label(POD_UID),
-                    container: label(CONTAINER_NAME),
-                    id: id.clone(),
-                },
-                first,
-                process: OnceCell::new(),
-                starts: Semaphore::new(STARTS),
+            let incarnation = Incarnation {
+                pod_uid: label(POD_UID),
+                container: label(CONTAINER_NAME),
+                id: id.clone(),
             };
+            let container = |first| Container::new(incarnation, first);
             if status.state() != ContainerState::ContainerRunning {
                 return Ok(container(None));
             }
@@ -80,7 +90,10 @@ impl Container {
                 });
             };
             match look_at(pid, id, boot_id) {
-                Look::Seen(first) => return Ok(container(Some(first))),
+                Look::Seen(mut first) => {
+                    first.at = Wall(status.started_at);
+                    return Ok(container(Some(first)));
+                }
                 Look::Ended => return Ok(container(None)),
                 Look::Unseen => unseen = pid,
             }
@@ -154,7 +167,7 @@ fn look_at(pid: u32, id: &ContainerId, boot_id: &str) -> Look {
             Look::Unseen
         };
     }
-    if group.contains(id.as_str()) {
+    if group::holds(&group, id.as_str()) {
         Look::Seen(first)
     } else {
         Look::Unseen

@@ -3,13 +3,14 @@
 //! ```text
 //!   traces: directory ──> Exec ──> traces: starting ──> Start ──> traces: started
 //!                                                                    │ follow
-//!      Wait answers ────────────────────────────────┐                v
+//!      Wait answers, or the kernel in its place ────┐                v
 //!      deadline, cancel ──> kill all that belongs ──┴──> traces: exit ──> Delete ──> output, report
 //! ```
 //!
 //! containerd keeps the exit status until the exec is deleted, and that is done only when the end
 //! is on disk. Deleting it also ends the collector of its output, which has then written it.
 
+use std::os::fd::AsFd as _;
 use std::pin::pin;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ use belay_action::{AttemptId, ExecRequest, Report, TargetError};
 use belay_shim::clock::{Boot, Wall};
 use belay_shim::instance::{Ending, Exit, StartError, StartFailure, Started};
 use belay_shim::proc::{self, ATTEMPT_MARK, Process};
-use belay_shim::sys;
+use belay_shim::sys::{self, Pid, WaitStatus};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tonic::Code;
@@ -30,7 +31,7 @@ use super::container::Container;
 use super::hunt;
 use super::refusal::{self, Refusal};
 use super::specification::exec_process;
-use super::traces::AttemptTraces;
+use super::traces::{AttemptTraces, Sight};
 use super::{Shared, nanos, sweep};
 use crate::blocking::blocking;
 use crate::readiness::readable;
@@ -42,8 +43,18 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How long the runtime may take to tell of an end that has happened.
 const LATE: Duration = Duration::from_secs(10);
+/// How long it may take before the kernel's word is taken for it. The output goes with containerd's.
+const UNTOLD: Duration = Duration::from_secs(3);
 /// How long the output of an exec that was killed is waited for.
 const OUTPUT: Duration = Duration::from_secs(3);
+/// How long the first process of an exec may take from its start until it is the command, and how
+/// often that is looked for.
+const BECOMING: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(1);
+/// How often an environment may be empty before it is believed to be.
+const UNREADABLE: usize = 5;
+/// What the names of variables begin with that runc gives to itself inside a container.
+const RUNC: &[u8] = b"_LIBCONTAINER_";
 /// Clock ticks per second in `/proc`, the same on every machine Linux runs on today.
 const TICKS: i64 = 100;
 
@@ -124,7 +135,7 @@ impl Exec {
             Err(error) => return self.refused(error).await,
         };
         let deadline = Boot::now().after(request.timeout);
-        let started = self.started(pid, Wall::now(), deadline);
+        let started = self.started(pid, Wall::now(), deadline).await;
         let (traces, record) = (self.traces.clone(), started.clone());
         if let Err(error) = blocking(move || traces.write_started(&record)).await {
             // containerd and the kernel know it as well.
@@ -179,26 +190,44 @@ impl Exec {
     }
 
     /// The exec's first process, if it can still be seen.
-    fn started(&self, pid: u32, at: Wall, deadline: Boot) -> Started {
+    async fn started(&self, pid: u32, at: Wall, deadline: Boot) -> Started {
         let pid = i32::try_from(pid).unwrap_or(0);
-        // The mark tells that the number is not somebody else's already.
-        let process = Process::read(pid).filter(|_| {
-            let environment = proc::environment(pid);
-            proc::has_variable(&environment, ATTEMPT_MARK, self.attempt.as_str())
-        });
+        let start_time = timeout(BECOMING, self.start_time(pid)).await;
+        let start_time = start_time.ok().flatten().unwrap_or(0);
         Started {
             pid,
-            start_time: process.map_or(0, |process| process.start_time),
+            start_time,
             boot_id: self.shared.boot_id.clone(),
             at,
             deadline: Some(deadline),
         }
     }
 
+    /// When the process was forked, if it is the exec's.
+    async fn start_time(&self, pid: Pid) -> Option<u64> {
+        let mut unreadable = 0;
+        loop {
+            let process = Process::read(pid).filter(|process| !process.is_dead())?;
+            // The mark tells that the number is not somebody else's already.
+            let environment = proc::environment(pid);
+            if proc::has_variable(&environment, ATTEMPT_MARK, self.attempt.as_str()) {
+                return Some(process.start_time);
+            }
+            // A start is told when the low-level runtime is about to become the command. In the
+            // moment when it does, there is no environment to be read.
+            match (environment.is_empty(), has_name(&environment, RUNC)) {
+                (true, _) if unreadable < UNREADABLE => unreadable += 1,
+                (false, true) => {}
+                (true | false, _) => return None,
+            }
+            sleep(LOOK).await;
+        }
+    }
+
     /// The same for an exec whose start was not recorded. Its time began with its process.
-    pub(crate) fn recovered(&self, pid: u32, limit: Duration) -> Started {
+    pub(crate) async fn recovered(&self, pid: u32, limit: Duration) -> Started {
         let (wall, boot) = (Wall::now(), Boot::now());
-        let mut started = self.started(pid, wall, boot.after(limit));
+        let mut started = self.started(pid, wall, boot.after(limit)).await;
         if started.start_time > 0 {
             let ticks = i64::try_from(started.start_time).unwrap_or(i64::MAX);
             let begin = Boot(ticks.saturating_mul(1_000_000_000 / TICKS));
@@ -216,6 +245,7 @@ impl Exec {
             // An end that is there beats a deadline or a cancel that came too late.
             biased;
             ended = &mut ended => return self.settle(started, ended).await,
+            exit = self.witnessed(started) => return self.conclude(exit).await,
             () = kill.notified() => Cause::Cancel,
             () = until(deadline) => Cause::Deadline,
         };
@@ -265,9 +295,37 @@ impl Exec {
                 Err(error) if error.is(Code::NotFound) => return None,
                 Err(error) => debug!(attempt = %self.attempt, %error, "waiting again"),
             }
+            // One that does not let us wait may still tell what it knows.
+            if let Ok(process) = self.shared.client.get(&self.name).await
+                && let Some(Sight::Stopped { status, nanos }) = Sight::of(&process)
+            {
+                return Some((status, nanos));
+            }
             sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
+    }
+
+    /// The end as the kernel saw it, when containerd hangs or refuses to tell. Never, where the
+    /// kernel tells it only to a parent.
+    async fn witnessed(&self, started: &Started) -> Exit {
+        let seen = async {
+            let handle = identity::handle(started, &self.shared.boot_id)?;
+            let kept = handle.try_clone().ok()?;
+            readable(handle).await.ok()?;
+            let finished = Wall::now();
+            sleep(UNTOLD).await;
+            Some((sys::pidfd_exit(kept.as_fd())?, finished))
+        };
+        let Some((status, finished)) = seen.await else {
+            return std::future::pending().await;
+        };
+        info!(attempt = %self.attempt, "how an exec ended is told by the kernel");
+        let ending = match status {
+            WaitStatus::Exited(code) => Ending::Exited(code),
+            WaitStatus::Signaled(signal) => Ending::Signaled(signal),
+        };
+        exit(ending, started.at.min(finished), finished, vec![])
     }
 
     async fn settle(&self, started: &Started, ended: Option<(u32, Option<i64>)>) -> End {
@@ -375,6 +433,13 @@ impl Exec {
             container: self.container.incarnation.id.clone(),
         }
     }
+}
+
+/// Whether an environment has a variable whose name begins like this.
+fn has_name(environment: &[u8], prefix: &[u8]) -> bool {
+    environment
+        .split(|byte| *byte == 0)
+        .any(|variable| variable.starts_with(prefix))
 }
 
 /// Why a command cannot be one.

@@ -36,6 +36,7 @@ pub(crate) fn kill_all(container: &str, attempt: &str, leader: Option<&Started>)
         Prey {
             groups: hunt.groups(all),
             members,
+            reapers: Vec::new(),
             complete: false,
         }
     };

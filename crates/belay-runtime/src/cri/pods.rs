@@ -39,7 +39,7 @@ pub(crate) fn recorded(
 }
 
 /// The pod's own address.
-fn address(status: &PodSandboxStatus) -> Option<std::net::IpAddr> {
+pub(crate) fn address(status: &PodSandboxStatus) -> Option<std::net::IpAddr> {
     let options = status
         .linux
         .as_ref()
@@ -103,6 +103,7 @@ mod tests {
             state: state.into(),
             created_at: 5,
             labels: [(CONTAINER_NAME.to_owned(), name.to_owned())].into(),
+            ..Container::default()
         }
     }
 
@@ -156,9 +157,11 @@ mod tests {
                 namespaces: Some(Namespace {
                     options: Some(NamespaceOption {
                         network: mode.into(),
+                        ..NamespaceOption::default()
                     }),
                 }),
             }),
+            ..PodSandboxStatus::default()
         };
         let own = address(&status(NamespaceMode::Pod));
         assert_eq!(own, Some([10, 1, 2, 3].into()));

@@ -1,4 +1,4 @@
-//! What it means when containerd refuses to start an exec.
+//! What it means when containerd refuses to start an exec or a container.
 
 use tonic::{Code, Status};
 
@@ -33,6 +33,29 @@ pub(crate) fn read(status: &Status) -> Refusal {
         };
     }
     Refusal::Unclear
+}
+
+/// Reads the answer to the start of a container: one word and a message if it is the container's
+/// own fault, `None` if it is the node's.
+pub(crate) fn of_container(message: &str) -> Option<(&'static str, String)> {
+    let (_, rest) = ["OCI runtime create failed: ", "OCI runtime start failed: "]
+        .iter()
+        .find_map(|words| message.split_once(words))?;
+    let words = [
+        ("executable file not found", "CommandNotFound"),
+        ("chdir to cwd", "BadWorkingDirectory"),
+        ("mkdir cwd", "BadWorkingDirectory"),
+        ("unable to find user", "BadUser"),
+        ("unable to find group", "BadUser"),
+    ];
+    let found = words.iter().find(|(words, _)| rest.contains(words));
+    let reason = match found {
+        Some((_, reason)) => reason,
+        None if !rest.contains("exec: ") => "SystemError",
+        None if rest.contains("no such file or directory") => "CommandNotFound",
+        None => "CommandNotExecutable",
+    };
+    Some((reason, useful_end(rest)))
 }
 
 /// The part of a low-level runtime's message that is about the command.
@@ -78,6 +101,40 @@ mod tests {
         }
         let other = "OCI runtime exec failed: something new";
         check(Code::Unknown, other, &command("something new"));
+    }
+
+    #[test]
+    fn a_container_that_does_not_start_says_in_a_word_why() {
+        let start = "failed to create containerd task: failed to create shim task: OCI runtime create \
+                     failed: runc create failed: unable to start container process: ";
+        for (end, expected) in [
+            (
+                r#"exec: "no": executable file not found in $PATH"#,
+                "CommandNotFound",
+            ),
+            (
+                r#"exec: "/no": stat /no: no such file or directory"#,
+                "CommandNotFound",
+            ),
+            (r#"exec: "/etc": is a directory"#, "CommandNotExecutable"),
+            (
+                r#"exec: "/etc/passwd": permission denied"#,
+                "CommandNotExecutable",
+            ),
+            (
+                r#"error during container init: chdir to cwd ("/x") set in config.json failed: x"#,
+                "BadWorkingDirectory",
+            ),
+            (
+                "error mounting x to rootfs at y: no such file or directory",
+                "SystemError",
+            ),
+        ] {
+            let (reason, message) = of_container(&format!("{start}{end}: unknown")).unwrap();
+            assert_eq!(reason, expected, "{end}");
+            assert!(!message.contains("OCI runtime"), "{message}");
+        }
+        assert_eq!(of_container("sandbox container \"x\" is not running"), None);
     }
 
     #[test]

@@ -162,7 +162,10 @@ impl CriTarget {
             }
             Standing::Running { pid } => {
                 let pid = u32::try_from(pid).unwrap_or(0);
-                let started = started.unwrap_or_else(|| exec.recovered(pid, limit));
+                let started = match started {
+                    Some(started) => started,
+                    None => exec.recovered(pid, limit).await,
+                };
                 let handle = under_way.attempt.handle();
                 under_way.running();
                 tokio::spawn(async move {
@@ -257,7 +260,9 @@ impl Target for CriTarget {
 
     async fn signal(&self, signal: Signal) -> Result<(), TargetError> {
         let first = self.first()?;
-        if !self.shared.tasks {
+        // Whoever runs the pods is on the host, and must be able to end them whether the runtime
+        // answers or not. A companion may be confined in a way that containerd is not.
+        if !self.shared.tasks || self.shared.node.is_some() {
             return match identity::signal(first, &self.shared.boot_id, signal.number()) {
                 Ok(true) => Ok(()),
                 Ok(false) => Err(self.not_running()),

@@ -14,6 +14,7 @@ use belay_shim::spec::{Kind, Spec};
 use belay_shim::{gate, record::Record};
 use tracing::{info, warn};
 
+use super::mounts;
 use super::standing::{Instance, Standing};
 use crate::{ContainerConfig, RuntimeError};
 
@@ -22,6 +23,9 @@ pub(crate) const CONFIG: &str = "config";
 
 /// Where programs are looked for unless the container says otherwise.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// What programs are told of a terminal, as other runtimes do.
+pub(crate) const TERM: (&str, &str) = ("TERM", "xterm");
 
 /// One container of the runtime: its directory and what never changes about it.
 #[derive(Debug, Clone)]
@@ -180,13 +184,14 @@ pub(crate) fn container_spec(
 ) -> Result<Spec, RuntimeError> {
     let log = std::path::absolute(&config.log_path)
         .map_err(RuntimeError::io("resolve", &config.log_path))?;
-    spec(
-        config,
-        id,
-        boot_id,
-        Kind::Container { log },
-        &config.command,
-    )
+    if config.command.is_empty() {
+        return Err(RuntimeError::StartFailed {
+            reason: "InvalidConfig",
+            message: "there is no command to run; `image` is not used by this runtime".into(),
+        });
+    }
+    let command = [config.command.as_slice(), &config.args].concat();
+    spec(config, id, boot_id, Kind::Container { log }, &command)
 }
 
 /// What the shim of one of its execs is to run.
@@ -204,6 +209,16 @@ pub(crate) fn exec_spec(
     spec(&container.config, &container.id, boot_id, kind, command)
 }
 
+/// What the shim of a session is to run.
+pub(crate) fn session_spec(
+    container: &Container,
+    boot_id: &str,
+    kind: Kind,
+    command: &[String],
+) -> Result<Spec, RuntimeError> {
+    spec(&container.config, &container.id, boot_id, kind, command)
+}
+
 fn spec(
     config: &ContainerConfig,
     id: &ContainerId,
@@ -216,9 +231,7 @@ fn spec(
         message,
     };
     if command.first().is_none_or(String::is_empty) {
-        return Err(invalid(
-            "there is no command to run; `image` is not used by this runtime".into(),
-        ));
+        return Err(invalid("there is no command to run".into()));
     }
     if let Some(arg) = command.iter().find(|arg| arg.contains('\0')) {
         return Err(invalid(format!(
@@ -226,29 +239,57 @@ fn spec(
         )));
     }
     let mut marks = vec![(CONTAINER_MARK.to_owned(), id.to_string())];
-    if let Kind::Exec { attempt, .. } = &kind {
-        marks.push((ATTEMPT_MARK.to_owned(), attempt.clone()));
+    match &kind {
+        Kind::Container { .. } => {}
+        Kind::Exec { attempt, .. } => marks.push((ATTEMPT_MARK.to_owned(), attempt.clone())),
+        Kind::Session {
+            session, terminal, ..
+        } => {
+            marks.push((ATTEMPT_MARK.to_owned(), session.clone()));
+            if terminal.is_some() {
+                marks.push((TERM.0.to_owned(), TERM.1.to_owned()));
+            }
+        }
     }
+    let is_container = matches!(kind, Kind::Container { .. });
     Ok(Spec {
         kind,
         container: id.to_string(),
         boot_id: boot_id.to_owned(),
         args: command.iter().map(OsString::from).collect(),
-        env: environment(&config.env, &marks).map_err(invalid)?,
+        env: environment(&defaults(config), &config.env, &marks).map_err(invalid)?,
         working_dir: config.working_dir.clone(),
         user: config.user,
         group: config.group,
+        groups: config.security.supplemental_groups.clone(),
+        no_new_privileges: config.security.no_new_privileges,
+        joins_mounts: !is_container && !config.mounts.is_empty(),
+        mounts: if is_container {
+            mounts::mounts(config)?
+        } else {
+            Vec::new()
+        },
     })
+}
+
+/// What an image and its runtime would have set.
+fn defaults(config: &ContainerConfig) -> [(String, String); 3] {
+    let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    [
+        pair("PATH", DEFAULT_PATH),
+        pair("HOSTNAME", &config.pod_name),
+        pair("HOME", "/"),
+    ]
 }
 
 /// The environment as the process sees it: of a name given twice the last counts, as in
 /// Kubernetes, and our marks cannot be changed.
 fn environment(
+    defaults: &[(String, String)],
     env: &[(String, String)],
     marks: &[(String, String)],
 ) -> Result<Vec<OsString>, String> {
-    let path = ("PATH".to_owned(), DEFAULT_PATH.to_owned());
-    let all: Vec<&(String, String)> = [&path].into_iter().chain(env).chain(marks).collect();
+    let all: Vec<&(String, String)> = defaults.iter().chain(env).chain(marks).collect();
     let mut out = Vec::with_capacity(all.len());
     for (index, (name, value)) in all.iter().enumerate() {
         if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
@@ -277,9 +318,16 @@ mod tests {
             pair("A", "2"),
             pair("B", "="),
         ];
-        let out = environment(&env, &[pair("BELAY_CONTAINER_ID", "c")]).unwrap();
+        let config = ContainerConfig {
+            pod_name: "p".into(),
+            ..ContainerConfig::default()
+        };
+        let marks = [pair("BELAY_CONTAINER_ID", "c")];
+        let out = environment(&defaults(&config), &env, &marks).unwrap();
         let expected = [
             &format!("PATH={DEFAULT_PATH}"),
+            "HOSTNAME=p",
+            "HOME=/",
             "A=2",
             "B==",
             "BELAY_CONTAINER_ID=c",
@@ -289,8 +337,9 @@ mod tests {
 
     #[test]
     fn a_path_of_its_own_replaces_the_default() {
+        let defaults = [pair("PATH", DEFAULT_PATH)];
         assert_eq!(
-            environment(&[pair("PATH", "/x")], &[]).unwrap(),
+            environment(&defaults, &[pair("PATH", "/x")], &[]).unwrap(),
             ["PATH=/x"]
         );
     }
@@ -298,7 +347,7 @@ mod tests {
     #[test]
     fn names_that_the_kernel_would_misread_are_refused() {
         for (name, value) in [("", "x"), ("A=B", "x"), ("A\0", "x"), ("A", "\0")] {
-            assert!(environment(&[pair(name, value)], &[]).is_err());
+            assert!(environment(&[], &[pair(name, value)], &[]).is_err());
         }
     }
 }

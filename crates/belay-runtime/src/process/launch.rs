@@ -101,6 +101,11 @@ pub(crate) fn launch(
                     .args(["exec", attempt])
                     .env(SHIM_MARK, &spec.container);
             }
+            Kind::Session { session, .. } => {
+                command
+                    .args(["session", session])
+                    .env(SHIM_MARK, &spec.container);
+            }
         }
         command.stdin(Stdio::from(lock.try_clone()?));
         command.stdout(Stdio::from(theirs.try_clone()?));

@@ -1,22 +1,23 @@
 //! Pods on a real containerd, as a kubelet runs them.
 
 // Every test file takes what it needs.
-#![allow(dead_code, unreachable_pub)]
+#![allow(dead_code, unreachable_pub, unused_imports)]
+
+#[path = "../fixture/mod.rs"]
+mod fixture;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use belay_action::{AttemptId, ContainerId, ExecRequest, Found, Report, Running, Target};
+use belay_action::{ContainerId, Found, Report, Running, Target};
 use belay_runtime::{Containers, CriRuntime};
-use belay_shim::proc::{self, Process};
+use belay_shim::proc::Process;
 use belay_testkit::containerd::{Containerd, Installation};
 use belay_testkit::skip::skip;
 use belay_testkit::{ContainerSpec, Kubelet, PodSpec};
-
-/// Far more than anything here takes, also on a busy machine.
-pub const LONG: Duration = Duration::from_secs(90);
+pub use fixture::{LONG, attempt, exec, soon, unique_seconds, until, with_argument};
 
 /// Runs a test on every containerd there is, one that the test binary shares.
 pub async fn on_each(test: impl AsyncFn(Bench)) {
@@ -125,19 +126,6 @@ pub fn pod() -> PodSpec {
     }
 }
 
-pub fn attempt(id: &str) -> AttemptId {
-    AttemptId::new(id).unwrap()
-}
-
-/// An exec of a shell script.
-pub fn exec(id: &str, script: &str, timeout: Duration) -> ExecRequest {
-    ExecRequest {
-        attempt: attempt(id),
-        command: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(),
-        timeout,
-    }
-}
-
 /// Starts a shell script and waits for its end.
 pub async fn run(target: &Arc<dyn Target>, id: &str, script: &str) -> Report {
     let mut running = target.start(&exec(id, script, LONG)).await.unwrap();
@@ -172,42 +160,7 @@ pub fn unique() -> String {
     format!("{}-{number}", std::process::id())
 }
 
-/// The same for `sleep` to be found by.
-pub fn unique_seconds() -> String {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    format!("{}{number:03}", 1_000_000 + std::process::id())
-}
-
-/// The living processes with that argument, whatever their environment.
-pub fn with_argument(argument: &str) -> Vec<i32> {
-    let all = proc::snapshot().unwrap();
-    all.into_iter()
-        .filter(|process| !process.is_dead())
-        .filter(|process| {
-            let line = std::fs::read(format!("/proc/{}/cmdline", process.pid)).unwrap_or_default();
-            line.split(|byte| *byte == 0)
-                .any(|arg| arg == argument.as_bytes())
-        })
-        .map(|process| process.pid)
-        .collect()
-}
-
 /// Whether a process lives.
 pub fn lives(pid: i32) -> bool {
     Process::read(pid).is_some_and(|process| !process.is_dead())
-}
-
-/// Waits until something is so.
-pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !holds() {
-        assert!(begin.elapsed() < LONG, "waited in vain until {what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
-
-/// Bounds what should not hang.
-pub async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(LONG, future).await.expect("it hangs")
 }

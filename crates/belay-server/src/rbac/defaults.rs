@@ -4,7 +4,7 @@
 //! stock server: the annotation `rbac.authorization.kubernetes.io/autoupdate: "false"` leaves one
 //! alone. What was added to them stays.
 
-use belay_api::rbac::{GROUP, NOTIFIERS, NOTIFY, PolicyRule, missing};
+use belay_api::rbac::{GROUP, HOOK_ACTIONS, NOTIFIERS, NOTIFY, PolicyRule, RUN, missing};
 use serde_json::{Map, Value, json};
 
 use crate::identity::MASTERS;
@@ -25,6 +25,9 @@ const OWN_KINDS: &[&str] = &[
     "executionhooks",
     "hookactions",
 ];
+
+/// Those that the controllers make for themselves, and others only see.
+const INTERNAL_KINDS: &[&str] = &["podactions"];
 
 /// A built-in object: the path of its collection, and itself.
 #[derive(Debug)]
@@ -69,6 +72,7 @@ fn view() -> Vec<PolicyRule> {
     ];
     let own: Vec<String> = OWN_KINDS
         .iter()
+        .chain(INTERNAL_KINDS)
         .flat_map(|kind| [(*kind).to_owned(), format!("{kind}/status")])
         .collect();
     let own: Vec<&str> = own.iter().map(String::as_str).collect();
@@ -102,7 +106,7 @@ fn admin() -> Vec<PolicyRule> {
     let mut rules = edit();
     rules.extend([
         PolicyRule::on(OWN, &[NOTIFIERS], &[NOTIFY]),
-        PolicyRule::on(OWN, &["hookactions"], &["run"]),
+        PolicyRule::on(OWN, &[HOOK_ACTIONS], &[RUN]),
         PolicyRule::on(&[GROUP], &kinds, READ),
         PolicyRule::on(&[GROUP], &kinds, WRITE),
         PolicyRule::on(
@@ -229,6 +233,12 @@ mod tests {
             ("create", "", "pods/exec", false, true, true),
             ("notify", own, "notifiers", false, false, true),
             ("create", own, "podnotifications", false, true, true),
+            ("run", own, "hookactions", false, false, true),
+            ("create", own, "executionhooks", false, true, true),
+            ("update", own, "hookactions", false, true, true),
+            ("watch", own, "podactions", true, true, true),
+            ("create", own, "podactions", false, false, false),
+            ("patch", own, "executionhooks/status", false, false, false),
             ("create", GROUP, "rolebindings", false, false, true),
             ("escalate", GROUP, "roles", false, false, false),
             ("bind", GROUP, "clusterroles", false, false, false),

@@ -1,4 +1,4 @@
-//! Kinds with little behaviour of their own: namespaces, events, config maps, leases.
+//! Kinds with little behaviour of their own: namespaces, events, config maps, secrets, leases.
 
 use std::time::Duration;
 
@@ -128,6 +128,42 @@ pub(super) static CONFIG_MAPS: Kind = Kind {
     expires_after: None,
     audited: &[],
     strategy: &Plain(belay_api::rules::CONFIG_MAP),
+};
+
+pub(super) static SECRETS: Kind = Kind {
+    group: "",
+    version: "v1",
+    kind: "Secret",
+    plural: "secrets",
+    singular: "secret",
+    short_names: &[],
+    categories: &[],
+    namespaced: true,
+    name_rule: NameRule::DnsSubdomain,
+    subresources: &[],
+    fields: &[("type", "/type")],
+    columns: &[
+        NAME,
+        column("Type", 0, "What the secret is for."),
+        column("Data", 0, "Number of entries."),
+        AGE,
+    ],
+    cells: |o, now| {
+        let entries = o.get("data").and_then(Value::as_object);
+        vec![
+            text(o, "/metadata/name").into(),
+            text(o, "/type").into(),
+            entries.map_or(0, |entries| entries.len()).into(),
+            age::of(o, now),
+        ]
+    },
+    strategic_merge: true,
+    generation: false,
+    unconditional_update: true,
+    gate: None,
+    expires_after: None,
+    audited: &[],
+    strategy: &Plain(belay_api::rules::SECRET),
 };
 
 pub(super) static LEASES: Kind = Kind {

@@ -29,6 +29,10 @@ pub(super) static POD_NOTIFICATIONS: Kind = Kind {
     name_rule: NameRule::DnsSubdomain,
     subresources: &["status"],
     fields: &[
+        (
+            "spec.ttlSecondsAfterFinished",
+            "/spec/ttlSecondsAfterFinished",
+        ),
         ("status.nodeName", "/status/nodeName"),
         ("status.state", "/status/state"),
     ],

@@ -19,7 +19,7 @@ pub(super) static PODS: Kind = Kind {
     categories: &["all"],
     namespaced: true,
     name_rule: NameRule::DnsSubdomain,
-    subresources: &["status", "binding", "log"],
+    subresources: &["status", "binding", "log", "exec", "attach", "portforward"],
     fields: &[
         ("spec.nodeName", "/spec/nodeName"),
         ("spec.restartPolicy", "/spec/restartPolicy"),

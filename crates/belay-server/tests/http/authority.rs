@@ -172,6 +172,71 @@ async fn a_node_touches_only_what_is_bound_to_it() {
 }
 
 #[tokio::test]
+async fn a_node_reads_the_objects_that_its_pods_use_and_no_others() {
+    const SECRETS: &str = "/api/v1/namespaces/default/secrets";
+    let h = Harness::start().await;
+    let admin = h.admin();
+    for name in ["used", "volume", "theirs", "unused"] {
+        admin.post(MAPS, &map(name, &[("k", "v")])).await.ok();
+        let secret = json!({"metadata": {"name": name}, "stringData": {"k": "v"}});
+        admin.post(SECRETS, &secret).await.ok();
+    }
+    for (name, used) in [
+        ("mine", ["used", "volume"]),
+        ("others", ["theirs", "theirs"]),
+    ] {
+        let mut pod = pod(name);
+        pod["spec"]["containers"][0]["envFrom"] = json!([{"configMapRef": {"name": used[0]}}]);
+        pod["spec"]["volumes"] = json!([{"name": "v", "secret": {"secretName": used[1]}}]);
+        admin.post(PODS, &pod).await.ok();
+    }
+    let node = h.of(Identity::node("n1"));
+    // Not before the pod is the node's own.
+    let used = format!("{MAPS}/used");
+    node.get(&used).await.refused(403, "Forbidden");
+    run_pod(&admin, "mine", "n1").await;
+    run_pod(&admin, "others", "n2").await;
+    assert_eq!(node.get(&used).await.ok()["data"]["k"], "v");
+    let by_name = |list: &str, name: &str| format!("{list}?fieldSelector=metadata.name%3D{name}");
+    let listed = node.get(&by_name(SECRETS, "volume")).await.ok();
+    assert_eq!(listed["items"].as_array().unwrap().len(), 1);
+    let missing = json!([{"configMapRef": {"name": "later"}}]);
+    let mut waiting = pod("waiting");
+    waiting["spec"]["containers"][0]["envFrom"] = missing;
+    admin.post(PODS, &waiting).await.ok();
+    run_pod(&admin, "waiting", "n1").await;
+    node.get(&format!("{MAPS}/later"))
+        .await
+        .refused(404, "NotFound");
+    for refused in [
+        MAPS.to_owned(),
+        SECRETS.to_owned(),
+        "/api/v1/secrets".to_owned(),
+        "/api/v1/secrets?fieldSelector=metadata.name%3Dvolume".to_owned(),
+        // Of the other kind, another node's, nobody's.
+        format!("{MAPS}/volume"),
+        format!("{SECRETS}/used"),
+        format!("{MAPS}/theirs"),
+        format!("{SECRETS}/unused"),
+        by_name(SECRETS, "unused"),
+        format!("{SECRETS}?fieldSelector=metadata.name!%3Dunused"),
+    ] {
+        node.get(&refused).await.refused(403, "Forbidden");
+    }
+    node.delete(&used).await.refused(403, "Forbidden");
+    let change = json!({"data": {"k": "w"}});
+    node.patch(&used, "merge-patch", &change)
+        .await
+        .refused(403, "Forbidden");
+    // With the pod goes the right.
+    admin
+        .delete(&format!("{PODS}/mine?gracePeriodSeconds=0"))
+        .await
+        .ok();
+    node.get(&used).await.refused(403, "Forbidden");
+}
+
+#[tokio::test]
 async fn impersonation_is_refused_rather_than_ignored() {
     let h = Harness::start().await;
     let headers = [("impersonate-user", "someone")];

@@ -6,6 +6,7 @@ mod authority;
 mod daemonsets;
 mod delete;
 mod harness;
+mod hooks;
 mod lists;
 mod rbac;
 mod reviews;

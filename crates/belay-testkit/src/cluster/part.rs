@@ -67,6 +67,11 @@ impl Part {
                 vec![format!("--config={}", file.display())]
             }
             Part::ApiServer => vec![
+                format!(
+                    "--audit-policy-file={}",
+                    write(cluster, "audit-policy.json", &audit())?.display()
+                ),
+                format!("--audit-log-path={}", cluster.audit_path().display()),
                 format!("--etcd-servers={ETCD}"),
                 "--secure-port=443".to_owned(),
                 format!("--advertise-address={address}"),
@@ -112,6 +117,24 @@ fn write(cluster: &Cluster, name: &str, text: &str) -> anyhow::Result<PathBuf> {
     let file = cluster.dir().join(name);
     fs::write(&file, text)?;
     Ok(file)
+}
+
+/// What Belay's controllers write is told, by whom and when; nothing else.
+fn audit() -> String {
+    json!({
+        "apiVersion": "audit.k8s.io/v1",
+        "kind": "Policy",
+        "omitStages": ["RequestReceived", "ResponseStarted"],
+        "rules": [
+            {
+                "level": "Metadata",
+                "users": ["system:serviceaccount:belay-system:belay-controller"],
+                "verbs": ["create", "update", "patch", "delete", "deletecollection"],
+            },
+            {"level": "None"},
+        ],
+    })
+    .to_string()
 }
 
 fn containerd() -> String {

@@ -171,6 +171,17 @@ fn each_role_has_what_it_uses_and_no_more() {
         ("create", own, "notifications", false, false),
         ("patch", own, "notifications", false, false),
         ("notify", own, "notifiers", false, true),
+        ("watch", own, "podactions", true, true),
+        ("patch", own, "podactions/status", true, true),
+        ("create", own, "podactions", false, true),
+        ("update", own, "podactions", false, false),
+        ("watch", own, "executionhooks", false, true),
+        ("patch", own, "executionhooks/status", false, true),
+        ("delete", own, "executionhooks", false, true),
+        ("create", own, "executionhooks", false, false),
+        ("watch", own, "hookactions", false, true),
+        ("create", own, "hookactions", false, false),
+        ("run", own, "hookactions", false, false),
         ("watch", "", "pods", true, true),
         ("patch", "", "pods", false, false),
         ("patch", "", "pods/status", false, false),
@@ -207,6 +218,13 @@ fn each_role_has_what_it_uses_and_no_more() {
         ("delete", "notifications", false, true, false),
         ("notify", "notifiers", false, false, true),
         ("patch", "podnotifications/status", false, false, false),
+        ("list", "executionhooks", true, false, false),
+        ("get", "podactions", true, false, false),
+        ("create", "executionhooks", false, true, false),
+        ("update", "hookactions", false, true, false),
+        ("create", "podactions", false, false, false),
+        ("run", "hookactions", false, false, true),
+        ("patch", "executionhooks/status", false, false, false),
     ] {
         assert_eq!(
             (
@@ -226,6 +244,31 @@ fn each_role_has_what_it_uses_and_no_more() {
     for rules in [&agent, &controller, &view, &edit, &admin] {
         assert!(!rules.iter().any(all));
     }
+}
+
+/// The seed lists `get`, `list` and `watch` on pods, and `create` on `pods/exec` for a controller that
+/// runs commands itself. It is older than the WebSockets by which that is asked for now: their
+/// upgrade is a GET, so that a server wants `get` besides.
+#[test]
+fn the_controller_has_of_pods_what_the_design_lists_and_no_more() {
+    let of_pods = |executor| {
+        let objects = objects(executor);
+        let mut found = BTreeMap::new();
+        for role in ["belay-controller", "belay-executor"] {
+            for rule in rules(&objects, role) {
+                let pods = rule.resources.iter().filter(|it| it.starts_with("pods"));
+                for resource in pods {
+                    assert_eq!(rule.api_groups, [""]);
+                    found.insert(resource.clone(), rule.verbs.join(","));
+                }
+            }
+        }
+        found
+    };
+    let read = ("pods".to_owned(), "get,list,watch".to_owned());
+    let exec = ("pods/exec".to_owned(), "create,get".to_owned());
+    assert_eq!(of_pods(Executor::Agent), [read.clone()].into());
+    assert_eq!(of_pods(Executor::Controller), [read, exec].into());
 }
 
 #[test]

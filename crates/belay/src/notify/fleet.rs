@@ -17,30 +17,24 @@ use std::time::{Duration, Instant};
 use belay_api::fanout::{Notification, NotificationSpec, OWNER_LABEL, PodSelectionPolicy};
 use belay_api::notification::PodNotification;
 use belay_api::selector::LabelSelector;
-use futures::stream::{BoxStream, StreamExt as _};
+use futures::stream::{BoxStream, StreamExt as _, TryStreamExt as _};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use kube::ResourceExt as _;
-use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, PostParams, Preconditions};
+use kube::api::{Api, ListParams, ObjectMeta, PostParams};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
 
-use super::{Ending, SETTLING, name_prefix, preview};
+use super::{name_prefix, preview};
 use crate::cli::{Global, NotifyArgs};
 use crate::connect::{Connection, connect};
 use crate::exit::{Exit, usage};
+use crate::follow::{self, CANCELLING, Ending, Follow, Followed as _};
 use crate::format::{self, Format};
 use crate::signals::Interrupts;
-use tally::{Progress, Tally};
+use tally::{Tally, Told};
 
-/// How long nobody may acknowledge a Notification before that is said.
-const UNHEARD: Duration = Duration::from_secs(10);
-/// How long the end of what was cancelled is waited for.
-const CANCELLING: Duration = Duration::from_secs(20);
 /// How long the watch may lag behind the list when everything has gone.
 const CATCHING_UP: Duration = Duration::from_secs(5);
-/// How often progress is told where it cannot be shown in place.
-const BETWEEN_LINES: Duration = Duration::from_secs(1);
-
 /// What `-l` and the options beside it say.
 struct Wish {
     /// As it was written, for messages.
@@ -88,12 +82,10 @@ pub(super) async fn run(
         args,
         watched: watch_children(connection, &created),
         tally: Tally::new(created),
-        progress: Progress::to_stderr(),
         interrupts,
         api,
     };
     let ending = request.wait().await;
-    request.progress.clear();
     let cleaned = request.finish(ending).await;
     let tally = &request.tally;
     match output {
@@ -171,7 +163,6 @@ struct Request<'a> {
     /// Its children, until all is over: how each ended is told here, and nowhere else once it is gone.
     watched: Events<PodNotification>,
     tally: Tally,
-    progress: Progress,
     interrupts: Interrupts,
 }
 
@@ -184,63 +175,20 @@ impl Request<'_> {
         (Api::namespaced(client, namespace), label)
     }
 
-    /// Watches until it is final. A watch that breaks off is taken up again where it was.
+    /// Watches until it is final.
     async fn wait(&mut self) -> Ending {
-        let started = Instant::now();
         let own = format!("metadata.name={}", self.tally.name());
-        let mut own: Events<Notification> =
-            watcher(self.api.clone(), watcher::Config::default().fields(&own))
-                .default_backoff()
-                .boxed();
-        let give_up = async {
-            match self.args.timeout {
-                Some(timeout) => tokio::time::sleep(timeout + SETTLING).await,
-                None => std::future::pending().await,
-            }
+        let own = watcher(self.api.clone(), watcher::Config::default().fields(&own))
+            .default_backoff()
+            .map_ok(Told::Own);
+        let children = (&mut self.watched).map_ok(Told::Child);
+        let follow = Follow {
+            connection: self.connection,
+            interrupts: &self.interrupts,
+            timeout: self.args.timeout,
         };
-        tokio::pin!(give_up);
-        let unheard = tokio::time::sleep(UNHEARD);
-        tokio::pin!(unheard);
-        let mut lines = tokio::time::interval(BETWEEN_LINES);
-        lines.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut away = false;
-        while !self.tally.is_over() {
-            let answered = tokio::select! {
-                () = self.interrupts.received() => return Ending::Interrupted,
-                () = &mut give_up => return Ending::TimedOut,
-                () = &mut unheard, if !self.tally.acknowledged() && !unheard.is_elapsed() => {
-                    self.progress.say("nobody has acknowledged it yet: does the controller run? (`belay controller` on a cluster; it is part of `belay up` and `belay server`)");
-                    None
-                }
-                _ = lines.tick() => {
-                    self.progress.line(started.elapsed(), &self.tally);
-                    None
-                }
-                event = own.next() => event.map(|event| event.map(|event| self.tally.own(event))),
-                event = self.watched.next() => event.map(|event| event.map(|event| self.tally.child(event))),
-            };
-            match answered {
-                Some(Ok(())) if away => {
-                    self.progress.say("the server is back");
-                    away = false;
-                }
-                Some(Err(error)) => {
-                    tracing::debug!(%error, "watch interrupted");
-                    if !away {
-                        let server = &self.connection.server;
-                        self.progress
-                            .say(&format!("{server} does not answer; still waiting"));
-                        away = true;
-                    }
-                }
-                Some(Ok(())) | None => {}
-            }
-            for failure in self.tally.take_failures() {
-                self.progress.say(&failure);
-            }
-            self.progress.in_place(&self.tally);
-        }
-        Ending::AllFinal
+        let events = futures::stream::select(own, children);
+        follow.until_over(&mut self.tally, events).await
     }
 
     /// Brings the tally to its end, and deletes what was created unless it is to be kept.
@@ -260,11 +208,7 @@ impl Request<'_> {
                 )),
             }
         }
-        let why = match ending {
-            Ending::AllFinal => "",
-            Ending::TimedOut => "timed out waiting",
-            Ending::Interrupted => "interrupted",
-        };
+        let why = ending.why();
         if self.args.keep {
             if ending != Ending::AllFinal {
                 let name = self.tally.name();
@@ -292,15 +236,8 @@ impl Request<'_> {
     }
 
     async fn delete(&self) -> anyhow::Result<()> {
-        let params = DeleteParams::background().preconditions(Preconditions {
-            uid: Some(self.tally.uid().to_owned()),
-            resource_version: None,
-        });
-        match self.api.delete(&self.tally.name(), &params).await {
-            Ok(_) => Ok(()),
-            Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(()),
-            Err(error) => Err(self.connection.explain(error)),
-        }
+        let (name, uid) = (self.tally.name(), self.tally.uid());
+        follow::delete(self.connection, &self.api, &name, uid).await
     }
 
     /// Waits until what ran is dead, which is when its PodNotification has ended or is gone, and says

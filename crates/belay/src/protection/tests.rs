@@ -67,7 +67,7 @@ fn other_words_or_further_actions_are_no_change() {
 fn whatever_is_missing_or_toothless_is_named() {
     let printed = printed(Executor::Agent);
     let none = faults(&printed, &Found::new(), &Found::new());
-    assert_eq!(none.len(), 8);
+    assert_eq!(none.len(), 10);
     for name in manifests::required(Executor::Agent) {
         let check = |change: &dyn Fn(&mut Found, &mut Found), expected: &str| {
             let (mut policies, mut bindings) = installed(Executor::Agent);

@@ -158,16 +158,26 @@ pub(crate) fn refused(reply: Reply, code: u16, words: &[&str]) -> anyhow::Result
     Ok(())
 }
 
+/// Creates an object, or reads the one that another test has made.
+async fn made(admin: &Rest, collection: &str, object: &Value) -> anyhow::Result<Value> {
+    let reply = admin.post(collection, object).await?;
+    if reply.status.as_u16() == 409 {
+        let path = format!("{collection}/{}", name(object));
+        return admin.get(&path).await?.ok();
+    }
+    reply.ok()
+}
+
 /// The agents of two nodes, and somebody with an agent's account and no node.
 pub(crate) async fn agents(cluster: &Cluster) -> anyhow::Result<(Rest, Rest, Rest)> {
     let admin = cluster.admin().await?;
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n2"}});
-    admin.post("/api/v1/nodes", &node).await?.ok()?;
+    made(&admin, "/api/v1/nodes", &node).await?;
     let far = pod("agent-of-n2")
         .container("agent", ["true"])
         .node("n2")
         .spec("serviceAccountName", "belay-agent");
-    let far = admin.post(SYSTEM_PODS, &far.build()).await?.ok()?;
+    let far = made(&admin, SYSTEM_PODS, &far.build()).await?;
     let selector = "labelSelector=app.kubernetes.io%2Fcomponent%3Dagent";
     let found = admin
         .get(&format!(

@@ -156,6 +156,65 @@ async fn deleting_a_notification_cancels_what_runs_and_starts_nothing_more() -> 
     Ok(())
 }
 
+/// Deleting the Notification cancels, also while its children are being created: those of which nobody
+/// knew yet run nothing and stay no longer than the others.
+#[tokio::test(flavor = "multi_thread")]
+async fn deleting_a_notification_cancels_what_is_being_created() -> anyhow::Result<()> {
+    const PODS: usize = 8;
+    const ROUNDS: usize = 5;
+    let Some(stage) = crate::stage().await? else {
+        return Ok(());
+    };
+    let admin = stage.admin();
+    let file = stage.file("flight");
+    let pods = (0..PODS).map(|number| waiting("flight", &format!("flight-{number}"), &file));
+    run_all(&stage, pods.collect()).await?;
+    let mut cut = 0;
+    for round in 0..ROUNDS {
+        let name = format!("flight-{round}");
+        let created = fanout(&name, ("group", "flight"), "work").build();
+        let revision = admin.post(FANOUTS, &created).await?.ok()?;
+        let revision = revision["metadata"]["resourceVersion"].as_str();
+        let revision = revision.context("a version")?;
+        // The first child is there; the others are on their way.
+        let path = format!("{NOTIFICATIONS}?watch=1&resourceVersion={revision}");
+        let mut watch = admin.watch(&path).await?;
+        let of = |event: &Value| {
+            event["object"]["metadata"]["ownerReferences"][0]["name"] == name.as_str()
+        };
+        while !of(&watch.next().await.context("an event")?) {}
+        admin.delete(&format!("{FANOUTS}/{name}")).await?.ok()?;
+        let there = children(admin, &name).await?.len();
+        cut += usize::from(there < PODS);
+        println!("round {round}: {there} of {PODS} were there after the deletion");
+        eventually("its children to be gone", async || {
+            Ok(children(admin, &name).await?.is_empty().then_some(()))
+        })
+        .await?;
+    }
+    println!("{cut} of {ROUNDS} were cut off in the middle");
+    eventually("what ran to be dead", async || {
+        Ok(processes::with_command(&format!("{file}.go"))
+            .is_empty()
+            .then_some(()))
+    })
+    .await?;
+    let ran = lines(&file);
+    // Whoever still ran would now end by itself, and say so.
+    std::fs::write(format!("{file}.go"), "")?;
+    let other = stage.file("flight-other");
+    run_all(&stage, vec![member("flight-other", "flight-other", &other)]).await?;
+    let object = fanout("flight-other", ("group", "flight-other"), "work");
+    carry_out(admin, &object.build()).await?;
+    assert_eq!(lines(&file), ran, "nobody was notified later");
+    assert_eq!(lines(&format!("{file}.ended")), 0, "what ran was killed");
+    for round in 0..ROUNDS {
+        let late = children(admin, &format!("flight-{round}")).await?;
+        assert!(late.is_empty(), "{late:?}");
+    }
+    Ok(())
+}
+
 /// A child is cancelled by deleting it, and is neither forgotten nor made again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_child_that_is_deleted_counts_as_failed_and_the_rest_goes_on() -> anyhow::Result<()> {

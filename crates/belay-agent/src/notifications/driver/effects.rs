@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use belay_action::{AttemptId, ContainerId};
-use belay_api::notification::PodNotificationStatus;
-use belay_core::delivery::{Conclusion, Record, Trace, attempt_id};
+use belay_core::delivery::{Conclusion, Delivery, Phase, Record, Trace, attempt_id};
 use futures::future::FutureExt as _;
 use jiff::Timestamp;
 use prometheus_client::metrics::gauge::Gauge;
@@ -14,10 +13,12 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::{Driver, Happening};
+use crate::clock::boot_millis;
 use crate::context::Context;
 use crate::crash;
 use crate::journal::Started;
 use crate::notifications::action::{self, Came, Sight};
+use crate::notifications::errand::Errand;
 use crate::notifications::verify::{self, Verification};
 use crate::notifications::write::{self, Written};
 
@@ -38,34 +39,63 @@ fn unhurried(record: &Record) -> Duration {
     }
 }
 
-impl Driver {
+impl<E: Errand> Driver<E> {
     pub(super) fn claim(&mut self, record: &Record) {
         let Some(mut object) = self.object.clone() else {
             return;
         };
-        let before = object.status.clone().unwrap_or_default();
-        object.status = Some(self.author().claimed(&before, record, Timestamp::now()));
+        object.claim(self.author(), record, Timestamp::now());
         let context = Arc::clone(&self.context);
         self.happenings
-            .push(async move { Happening::Claimed(write::put(&context, &object).await) }.boxed());
+            .push(async move { Happening::Claimed(write::put(&context, &*object).await) }.boxed());
+    }
+
+    /// Tells what is under way, if that is something new.
+    pub(super) fn progress(&mut self, delivery: &Delivery) {
+        self.pace.wanted = false;
+        if !matches!(delivery.phase(), Phase::Working { .. }) {
+            return;
+        }
+        let Some(mut object) = self.object.clone() else {
+            return;
+        };
+        if !object.progress(self.author(), &self.about.record, Timestamp::now()) {
+            return;
+        }
+        self.pace.busy = true;
+        let context = Arc::clone(&self.context);
+        let write = async move { Happening::Progressed(write::put(&context, &*object).await) };
+        self.happenings.push(write.boxed());
     }
 
     pub(super) fn report(&mut self, conclusion: Conclusion) {
+        if self.pace.busy {
+            self.pace.result = Some(conclusion);
+            return;
+        }
         let Some(mut object) = self.object.clone() else {
             // The object is gone; the answer is the same as a server's would be.
             let gone = async { Happening::Reported(Written::Refused(None)) };
             return self.happenings.push(gone.boxed());
         };
-        let before: PodNotificationStatus = object.status.clone().unwrap_or_default();
-        let now = Timestamp::now();
-        object.status = Some(
-            self.author()
-                .concluded(&before, &conclusion, &self.handlers, now),
-        );
+        object.conclude(self.author(), &conclusion, &self.handlers, Timestamp::now());
         self.concluded = Some(conclusion);
         let context = Arc::clone(&self.context);
         self.happenings
-            .push(async move { Happening::Reported(write::put(&context, &object).await) }.boxed());
+            .push(async move { Happening::Reported(write::put(&context, &*object).await) }.boxed());
+    }
+
+    /// Drops the runtime's record of an attempt that has a successor.
+    pub(super) fn discard(&self, container: &str, attempt: u32) {
+        let traceable = self.handlers.traceable(container);
+        if let Some((id, attempt)) = self.ids(container, attempt).filter(|_| traceable) {
+            let context = Arc::clone(&self.context);
+            tokio::spawn(async move {
+                if let Ok(target) = context.runtime.target(&id).await {
+                    target.forget(&attempt).await;
+                }
+            });
+        }
     }
 
     pub(super) fn write_journal(&mut self) {
@@ -96,10 +126,10 @@ impl Driver {
                     complete: false,
                 };
             }
-            let error = match context.journal.put_notification(&started).await {
+            let error = match context.journal.put_started(E::JOURNAL, &started).await {
                 Ok(()) => None,
                 Err(error) => {
-                    warn!(uid = started.uid, %error, "the journal refused a notification");
+                    warn!(uid = started.uid, %error, "the journal refused an entry");
                     tokio::time::sleep(JOURNAL_RETRY).await;
                     Some(error.to_string())
                 }
@@ -121,7 +151,7 @@ impl Driver {
         }
         if let Some(record) = self.forget.take() {
             let (context, uid) = (Arc::clone(&self.context), self.about.uid.clone());
-            tokio::spawn(forget(context, uid, record));
+            tokio::spawn(forget(context, E::JOURNAL, uid, record));
         }
         true
     }
@@ -210,8 +240,9 @@ impl Driver {
     pub(super) fn start(&mut self, container: String, attempt: u32) {
         crash::at(crash::AFTER_CLAIM);
         let permit = self.permits.remove(&container);
+        let until = self.until(&container);
         let handler = self.handlers.get(&container).cloned();
-        let (Some((id, attempt_id)), Some(handler)) = (self.ids(&container, attempt), handler)
+        let (Some((id, attempt_id)), Some(mut handler)) = (self.ids(&container, attempt), handler)
         else {
             let came = Came::Refused(self.refusal.clone());
             let refused = async move {
@@ -229,11 +260,25 @@ impl Driver {
         };
         let verification = self.verification(&container, &id, &attempt_id);
         let (context, cancel) = (Arc::clone(&self.context), verification.cancel.clone());
-        let deadline = self.about.deadline;
+        self.context.metrics.attempts.inc();
+        handler.until = until;
+        let deadline = match until {
+            // Whose time runs has another deadline: its end.
+            Some(until) => self
+                .now()
+                .saturating_add(until.saturating_sub(boot_millis())),
+            None => self.about.deadline,
+        };
         let run = async move {
             action::run(&context, &id, &attempt_id, &handler, deadline, cancel).await
         };
         self.act(container, attempt, held, run, verification);
+    }
+
+    /// When the time of this container's attempts is over, in milliseconds since boot.
+    fn until(&self, container: &str) -> Option<i64> {
+        let first = self.about.record.entries.get(container)?.first?;
+        Some(self.retry?.end(first))
     }
 
     fn verification(
@@ -355,7 +400,7 @@ impl Drop for Counted {
     }
 }
 
-async fn forget(context: Arc<Context>, uid: String, record: Option<Record>) {
+async fn forget(context: Arc<Context>, kind: &'static str, uid: String, record: Option<Record>) {
     let entries = record.map(|record| record.entries).unwrap_or_default();
     for (container, entry) in entries.iter().filter(|(_, entry)| entry.traceable) {
         let Some(Ok(id)) = entry.container_id.as_ref().map(ContainerId::new) else {
@@ -371,5 +416,5 @@ async fn forget(context: Arc<Context>, uid: String, record: Option<Record>) {
             }
         }
     }
-    context.journal.forget_notification(&uid).await;
+    context.journal.forget_started(kind, &uid).await;
 }

@@ -8,10 +8,11 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 
 use super::Driver;
-use crate::audit::Line;
+use crate::audit::{Asked, Line};
 use crate::metrics::OutcomeLabel;
+use crate::notifications::errand::Errand;
 
-impl Driver {
+impl<E: Errand> Driver<E> {
     pub(super) fn audit(&self, container: &str, entry: &Entry) {
         let Some(outcome) = &entry.outcome else {
             return;
@@ -19,20 +20,28 @@ impl Driver {
         let time = |millis: i64| Timestamp::from_millisecond(millis).ok();
         let about = &self.about;
         let label = outcome.verdict.label();
-        let metadata = self.object.as_ref().map(|object| &object.metadata);
+        let metadata = self.object.as_ref().map(|object| object.meta());
         let owners = metadata.and_then(|it| it.owner_references.as_ref());
-        let owner = owners.and_then(|it| it.iter().find(|owner| owner.kind == "Notification"));
+        let owner = owners.and_then(|it| it.iter().find(|owner| owner.controller == Some(true)));
         self.context.audit.write(&Line {
             time: Timestamp::now(),
             namespace: &about.namespace,
-            notification: &about.name,
-            notification_uid: &about.uid,
+            asked: match &about.notifier {
+                Some(notifier) => Asked::Notification {
+                    notification: &about.name,
+                    notification_uid: &about.uid,
+                    notifier,
+                },
+                None => Asked::Action {
+                    pod_action: &about.name,
+                    pod_action_uid: &about.uid,
+                },
+            },
             created: metadata
                 .and_then(|it| it.creation_timestamp.as_ref())
                 .map(|time| time.0),
             part_of: owner.map(|owner| format!("{}/{}", owner.name, owner.uid)),
             executor: &self.context.executor,
-            notifier: &about.notifier,
             pod: &about.pod_name,
             pod_uid: &about.record.pod_uid,
             container,
@@ -69,7 +78,8 @@ impl Driver {
                 reasons::NOT_DECLARED,
                 format!(
                     "no container of pod {} declares notifier {}; nothing was run",
-                    self.about.pod_name, self.about.notifier
+                    self.about.pod_name,
+                    self.about.notifier.as_deref().unwrap_or_default()
                 ),
             ),
             Some(Conclusion::Ran(record)) => {
@@ -96,7 +106,7 @@ impl Driver {
     fn reference(&self) -> ObjectReference {
         ObjectReference {
             api_version: Some(format!("{}/{}", belay_api::GROUP, belay_api::VERSION)),
-            kind: Some("PodNotification".to_owned()),
+            kind: Some(E::KIND.to_owned()),
             name: Some(self.about.name.clone()),
             namespace: Some(self.about.namespace.clone()),
             uid: Some(self.about.uid.clone()),

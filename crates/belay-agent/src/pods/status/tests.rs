@@ -1,6 +1,6 @@
 use super::*;
 use crate::pods::waiting::Waiting;
-use belay_action::ContainerId;
+use belay_api::pod::PodCondition;
 use belay_core::probing::{Before, Probing, Rule, Rules};
 use belay_runtime::{Exit, ExitReason};
 use serde_json::json;
@@ -27,9 +27,8 @@ fn pod(policy: &str, init: &[&str], main: &[&str]) -> Pod {
 
 fn instance(count: u32, code: Option<i32>) -> Instance {
     Instance {
-        id: ContainerId::new(format!("c{count}")).unwrap(),
-        restart_count: count,
         started: at(10),
+        image_id: "sha256:1".into(),
         exit: code.map(|code| Exit {
             code,
             signal: None,
@@ -41,6 +40,7 @@ fn instance(count: u32, code: Option<i32>) -> Instance {
                 ExitReason::Error
             },
         }),
+        ..Instance::test(&format!("c{count}"), count)
     }
 }
 
@@ -63,14 +63,16 @@ fn known(list: &[Known<'_>]) -> BTreeMap<String, Tracked> {
 fn node<'a>() -> Node<'a> {
     Node {
         address: "192.0.2.7",
+        pod_address: Some("10.88.0.3"),
         runtime: "process",
         gates: FeatureGates::default(),
     }
 }
 
 fn build(pod: &Pod, tracked: &BTreeMap<String, Tracked>, over: bool) -> PodStatus {
-    let plan = super::super::plan::plan(pod, tracked, &BTreeMap::new(), at(1_000));
+    let plan = super::super::plan::plan(pod, tracked, at(1_000));
     let before = pod.status.clone().unwrap_or_default();
+    let over = if over { Over::Stopped } else { Over::No };
     status(pod, &before, tracked, &plan, node(), over, at(1_000))
 }
 
@@ -187,7 +189,9 @@ fn a_running_pod_reports_like_a_kubelet() {
         .unwrap();
     assert_eq!((last.exit_code, last.reason.as_deref()), (1, Some("Error")));
     assert_eq!(status.qos_class.as_deref(), Some("BestEffort"));
-    assert_eq!(status.pod_ip.as_deref(), Some("192.0.2.7"));
+    assert_eq!(container.image_id, "sha256:1");
+    assert_eq!(status.pod_ip.as_deref(), Some("10.88.0.3"));
+    assert_eq!(status.host_ip.as_deref(), Some("192.0.2.7"));
     let conditions = status.conditions.unwrap();
     let all: Vec<_> = conditions
         .iter()
@@ -196,6 +200,7 @@ fn a_running_pod_reports_like_a_kubelet() {
     assert_eq!(
         all,
         [
+            ("PodReadyToStartContainers", "True"),
             ("PodScheduled", "True"),
             ("Initialized", "True"),
             ("ContainersReady", "True"),
@@ -208,7 +213,7 @@ fn a_running_pod_reports_like_a_kubelet() {
 fn a_container_in_back_off_waits_and_its_end_is_the_last_state() {
     let pod = pod("Always", &[], &["a"]);
     let tracked = known(&[("a", 1, Some(3))]);
-    let mut plan = super::super::plan::plan(&pod, &tracked, &BTreeMap::new(), at(1_000));
+    let mut plan = super::super::plan::plan(&pod, &tracked, at(1_000));
     plan.waiting
         .insert("a".into(), Waiting::crash_loop("back-off 10s".into()));
     let status = status(
@@ -217,7 +222,7 @@ fn a_container_in_back_off_waits_and_its_end_is_the_last_state() {
         &tracked,
         &plan,
         node(),
-        false,
+        Over::No,
         at(1_000),
     );
     let container = &status.container_statuses.unwrap()[0];
@@ -234,6 +239,62 @@ fn a_container_in_back_off_waits_and_its_end_is_the_last_state() {
     assert!(!container.ready);
 }
 
+fn not_runnable() -> BTreeMap<String, Tracked> {
+    let failed = FailedStart {
+        waiting: Waiting {
+            reason: "RunContainerError",
+            message: "no such file".into(),
+        },
+        at: at(900),
+        until: at(2_000),
+        then: Some((at(901), Waiting::crash_loop("back-off 10s".into()))),
+        crash: true,
+        config: false,
+        image: "img".into(),
+    };
+    let tracked = Tracked {
+        failed_start: Some(failed),
+        ..Tracked::default()
+    };
+    [("a".to_owned(), tracked)].into()
+}
+
+#[test]
+fn a_container_that_could_not_be_run_is_one_that_ended_with_128() {
+    let tracked = not_runnable();
+    for (policy, phase) in [
+        ("Always", "Running"),
+        ("OnFailure", "Running"),
+        ("Never", "Failed"),
+    ] {
+        let status = build(&pod(policy, &[], &["a"]), &tracked, false);
+        assert_eq!(status.phase.as_deref(), Some(phase), "{policy}");
+        let container = serde_json::to_value(&status.container_statuses.unwrap()[0]).unwrap();
+        let ended = if policy == "Never" {
+            &container["state"]["terminated"]
+        } else {
+            let reason = &container["state"]["waiting"]["reason"];
+            assert_eq!(reason, "CrashLoopBackOff", "{policy}");
+            &container["lastState"]["terminated"]
+        };
+        assert_eq!(
+            *ended,
+            json!({
+                "exitCode": 128, "reason": "StartError", "message": "no such file",
+                "startedAt": "1970-01-01T00:00:00Z", "finishedAt": "1970-01-01T00:15:00Z",
+            })
+        );
+    }
+}
+
+#[test]
+fn what_was_told_of_a_pod_that_has_ended_stays_when_the_agent_knows_nothing_of_it() {
+    let mut pod = pod("Never", &[], &["a"]);
+    let told = build(&pod, &not_runnable(), false);
+    pod.status = Some(told.clone());
+    assert_eq!(build(&pod, &BTreeMap::new(), false), told);
+}
+
 #[test]
 fn a_condition_that_did_not_change_keeps_its_time_and_others_conditions_stay() {
     let mut pod = pod("Always", &[], &["a"]);
@@ -244,10 +305,10 @@ fn a_condition_that_did_not_change_keeps_its_time_and_others_conditions_stay() {
     }]);
     let tracked = known(&[("a", 0, None)]);
     let first = build(&pod, &tracked, false);
-    let plan = super::super::plan::plan(&pod, &tracked, &BTreeMap::new(), at(2_000));
-    let second = status(&pod, &first, &tracked, &plan, node(), false, at(2_000));
+    let plan = super::super::plan::plan(&pod, &tracked, at(2_000));
+    let second = status(&pod, &first, &tracked, &plan, node(), Over::No, at(2_000));
     assert_eq!(first, second);
-    assert_eq!(second.conditions.unwrap().len(), 5);
+    assert_eq!(second.conditions.unwrap().len(), 6);
 }
 
 #[test]
@@ -256,10 +317,15 @@ fn with_the_gate_off_the_stop_signal_is_ignored_and_not_shown() {
         serde_json::from_value(json!({"name": "a", "stopSignal": "SIGUSR1"})).unwrap();
     let off = FeatureGates::default().with(Feature::ContainerStopSignals, false);
     assert_eq!(
-        stop_signal(&container, FeatureGates::default()),
+        stop_signal(&container, Some("SIGQUIT"), FeatureGates::default()),
         Signal::USR1
     );
-    assert_eq!(stop_signal(&container, off), Signal::TERM);
+    assert_eq!(stop_signal(&container, None, off), Signal::TERM);
+    assert_eq!(
+        stop_signal(&container, Some("SIGQUIT"), off).name(),
+        "SIGQUIT",
+        "an image is not the spec"
+    );
     let tracked = known(&[("a", 0, None)]);
     let node = Node {
         gates: off,
@@ -269,7 +335,8 @@ fn with_the_gate_off_the_stop_signal_is_ignored_and_not_shown() {
         initialized: true,
         ..Plan::default()
     };
-    let status = container_status(&container, false, &tracked, &plan, node, false);
+    let of = pod("Always", &[], &["a"]);
+    let status = container_status(&of, &container, &tracked, &plan, node, Over::No);
     assert_eq!(status.stop_signal, None);
 }
 
@@ -373,7 +440,82 @@ fn what_a_probe_ended_has_not_succeeded() {
     assert_eq!(build(&pod, &tracked, false).phase.unwrap(), "Succeeded");
     tracked.get_mut("a").unwrap().condemned = true;
     assert_eq!(build(&pod, &tracked, false).phase.unwrap(), "Running");
-    let plan = super::super::plan::plan(&pod, &tracked, &BTreeMap::new(), at(1_000));
+    let plan = super::super::plan::plan(&pod, &tracked, at(1_000));
     assert_eq!(plan.start, ["a"]);
     assert!(!plan.completed);
+}
+
+#[test]
+fn a_pod_without_a_sandbox_has_no_address_and_is_not_ready_to_start_containers() {
+    let pod = pod("Always", &[], &["a"]);
+    let plan = super::super::plan::plan(&pod, &BTreeMap::new(), at(1_000));
+    let node = Node {
+        pod_address: None,
+        ..node()
+    };
+    let none = BTreeMap::new();
+    let before = PodStatus::default();
+    let first = status(&pod, &before, &none, &plan, node, Over::No, at(1_000));
+    assert_eq!((first.pod_ip.clone(), first.pod_ips.clone()), (None, None));
+    let conditions = first.conditions.as_ref().unwrap();
+    assert_eq!(conditions[0].type_, "PodReadyToStartContainers");
+    assert_eq!(
+        (conditions[0].status.as_str(), &conditions[0].reason),
+        ("False", &None)
+    );
+
+    // What was told once stays in the status when the sandbox is gone.
+    let before = PodStatus {
+        pod_ip: Some("10.88.0.3".into()),
+        ..first
+    };
+    let later = status(&pod, &before, &none, &plan, node, Over::Stopped, at(1_000));
+    assert_eq!(later.pod_ip.as_deref(), Some("10.88.0.3"));
+}
+
+#[test]
+fn a_pod_that_ran_too_long_has_failed_and_says_why_from_then_on() {
+    let pod = pod("Never", &[], &["a"]);
+    let tracked = known(&[("a", 0, Some(0))]);
+    let plan = super::super::plan::plan(&pod, &tracked, at(1_000));
+    let before = pod.status.clone().unwrap();
+    let over = Over::DeadlineExceeded;
+    let failed = status(&pod, &before, &tracked, &plan, node(), over, at(1_000));
+    assert_eq!(failed.phase.as_deref(), Some("Failed"));
+    assert_eq!(failed.reason.as_deref(), Some("DeadlineExceeded"));
+    assert_eq!(failed.message.as_deref(), Some(DEADLINE_MESSAGE));
+    let later = status(&pod, &failed, &tracked, &plan, node(), Over::No, at(1_001));
+    assert_eq!(later.phase.as_deref(), Some("Failed"));
+    assert_eq!(later.reason.as_deref(), Some("DeadlineExceeded"));
+}
+
+#[test]
+fn a_readiness_gate_keeps_a_pod_unready_until_somebody_sets_its_condition() {
+    let mut pod = pod("Always", &[], &["a"]);
+    let gate = json!([{"conditionType": "example.com/lb"}]);
+    pod.spec.other.insert("readinessGates".into(), gate);
+    let ready = |pod: &Pod| {
+        let status = build(pod, &known(&[("a", 0, None)]), false);
+        let conditions = status.conditions.unwrap();
+        let find = |kind: &str| conditions.iter().find(|c| c.type_ == kind).unwrap().clone();
+        assert_eq!(find("ContainersReady").status, "True");
+        let ready = find("Ready");
+        (ready.status, ready.message.unwrap_or_default())
+    };
+    let (status, message) = ready(&pod);
+    assert_eq!(status, "False");
+    assert_eq!(
+        message,
+        "corresponding condition of pod readiness gate \"example.com/lb\" does not exist."
+    );
+    for (set, expected, part) in [("Unknown", "False", "but Unknown"), ("True", "True", "")] {
+        pod.status.as_mut().unwrap().conditions = Some(vec![PodCondition {
+            type_: "example.com/lb".into(),
+            status: set.into(),
+            ..PodCondition::default()
+        }]);
+        let (status, message) = ready(&pod);
+        assert_eq!(status, expected);
+        assert!(message.ends_with(part), "{message}");
+    }
 }

@@ -9,7 +9,7 @@ use belay_core::termination::{Cause, Container, Early, Hook, Plan, Role, Sources
 
 use crate::pods::hook::sleep_time;
 use crate::pods::status;
-use crate::pods::tracked::Tracked;
+use crate::pods::tracked::{Instance, Tracked};
 
 /// How long a pod that is deleted may take.
 pub(crate) fn grace(pod: &Pod, gone: bool) -> Duration {
@@ -71,19 +71,10 @@ pub(super) fn plan(
         let Some(instance) = &known.current else {
             continue;
         };
-        let id = instance.id.as_str().to_owned();
         if instance.exit.is_none() {
-            running.insert(id.clone());
+            running.insert(instance.id.as_str().to_owned());
         }
-        let unknown = Declared::default();
-        let declared = declared.unwrap_or(&unknown);
-        containers.push(Container {
-            name,
-            id,
-            role,
-            hook: hook(declared),
-            signal: status::stop_signal(declared, facts.gates).to_string(),
-        });
+        containers.push(container(name, declared, role, instance, facts.gates));
     }
     Plan {
         pod_uid: facts.uid.to_owned(),
@@ -94,6 +85,41 @@ pub(super) fn plan(
         containers,
         running,
         counted: facts.counted.clone(),
+    }
+}
+
+/// What a termination takes of one of the pod's containers that came up after it had begun.
+pub(super) fn latecomer(
+    pod: &Pod,
+    name: &str,
+    instance: &Instance,
+    gates: FeatureGates,
+) -> Container {
+    let init = pod.spec.init_containers.iter().find(|c| c.name == name);
+    let role = match init {
+        Some(declared) if declared.is_sidecar() => Role::Sidecar,
+        Some(_) => Role::Init,
+        None => Role::Main,
+    };
+    container(name.to_owned(), pod.container(name), role, instance, gates)
+}
+
+fn container(
+    name: String,
+    declared: Option<&Declared>,
+    role: Role,
+    instance: &Instance,
+    gates: FeatureGates,
+) -> Container {
+    let unknown = Declared::default();
+    let declared = declared.unwrap_or(&unknown);
+    let signal = status::stop_signal(declared, instance.image_stop_signal.as_deref(), gates);
+    Container {
+        name,
+        id: instance.id.as_str().to_owned(),
+        role,
+        hook: hook(declared),
+        signal: signal.to_string(),
     }
 }
 
@@ -121,9 +147,6 @@ fn hook(container: &Declared) -> Option<Hook> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pods::tracked::Instance;
-    use belay_action::ContainerId;
-    use jiff::Timestamp;
     use serde_json::{Value, json};
 
     fn pod(value: Value) -> Pod {
@@ -132,12 +155,7 @@ mod tests {
 
     fn running(id: &str) -> Tracked {
         let mut tracked = Tracked::default();
-        tracked.started(Instance {
-            id: ContainerId::new(id).unwrap(),
-            restart_count: 0,
-            started: Timestamp::UNIX_EPOCH,
-            exit: None,
-        });
+        tracked.started(Instance::test(id, 0));
         tracked
     }
 
@@ -218,6 +236,29 @@ mod tests {
         );
         assert_eq!(plan.running.len(), 6);
         assert!(plan.sleep_enabled);
+    }
+
+    #[test]
+    fn the_spec_comes_before_the_image_and_the_image_before_sigterm() {
+        let pod = pod(json!({"spec": {
+            "initContainers": [{"name": "side", "restartPolicy": "Always"}, {"name": "init"}],
+            "containers": [{"name": "own", "stopSignal": "SIGUSR1"}, {"name": "other"}],
+        }}));
+        let late = |name: &str, image: Option<&str>| {
+            let instance = Instance {
+                image_stop_signal: image.map(str::to_owned),
+                ..Instance::test("c1", 0)
+            };
+            let container = latecomer(&pod, name, &instance, FeatureGates::default());
+            (container.role, container.signal)
+        };
+        assert_eq!(late("own", Some("SIGQUIT")), (Role::Main, "SIGUSR1".into()));
+        assert_eq!(late("other", Some("quit")), (Role::Main, "SIGQUIT".into()));
+        assert_eq!(late("other", Some("what?")).1, "SIGTERM");
+        assert_eq!(late("other", None).1, "SIGTERM");
+        assert_eq!(late("side", Some("3")), (Role::Sidecar, "SIGQUIT".into()));
+        assert_eq!(late("init", None).0, Role::Init);
+        assert_eq!(late("unheard of", Some("3")).0, Role::Main);
     }
 
     #[test]

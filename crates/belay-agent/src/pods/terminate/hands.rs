@@ -32,8 +32,9 @@ pub(crate) struct Word {
 /// Does things. Dropping it lets go of what is under way; commands go on under the runtime.
 pub(super) struct Hands {
     host: Arc<Host>,
-    /// The pod as it was last seen. Hooks are read from it, and wait for it if need be.
-    pod: watch::Sender<Arc<Pod>>,
+    /// The pod as it was last seen, and where it is reached. Hooks are read from it, and wait for
+    /// it if need be.
+    pod: watch::Sender<(Arc<Pod>, String)>,
     words: mpsc::UnboundedSender<Word>,
     /// Hooks that a task here looks after, by attempt.
     hooks: HashMap<String, CancellationToken>,
@@ -74,16 +75,23 @@ impl Teller {
 impl Hands {
     pub(super) fn new(host: Arc<Host>, pod: Arc<Pod>, words: mpsc::UnboundedSender<Word>) -> Self {
         Hands {
+            pod: watch::Sender::new((pod, host.node_address.clone())),
             host,
-            pod: watch::Sender::new(pod),
             words,
             hooks: HashMap::new(),
             tasks: JoinSet::new(),
         }
     }
 
-    pub(super) fn see(&self, pod: &Arc<Pod>) {
-        self.pod.send_replace(Arc::clone(pod));
+    pub(super) fn see(&self, pod: &Arc<Pod>, address: &str) {
+        self.pod.send_if_modified(|(seen, at)| {
+            let same = Arc::ptr_eq(seen, pod) && at == address;
+            if !same {
+                *seen = Arc::clone(pod);
+                address.clone_into(at);
+            }
+            !same
+        });
     }
 
     fn teller(&self, container: String, id: ContainerId) -> Teller {
@@ -127,7 +135,6 @@ impl Hands {
             Ok(place) => place,
             Err(message) => return teller.say(failed(message)),
         };
-        let address = self.host.node_address.clone();
         let mut pod = self.pod.subscribe();
         self.spawn(async move {
             let ready = async {
@@ -136,10 +143,10 @@ impl Hands {
                 // An agent that came back before its server knows no more than the container's
                 // name; when the time is over it is cancelled.
                 match pod
-                    .wait_for(|pod| pod.container(&container).is_some())
+                    .wait_for(|(pod, _)| pod.container(&container).is_some())
                     .await
                 {
-                    Ok(pod) => pre_stop(&pod, &container, &address),
+                    Ok(seen) => pre_stop(&seen.0, &container, &seen.1),
                     Err(_) => Err("the agent ends".to_owned()),
                 }
             };

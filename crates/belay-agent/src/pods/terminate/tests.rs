@@ -5,13 +5,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;
 use belay_action::Target;
-use belay_runtime::{ContainerConfig, ContainerState, Containers, Exit, PodRuntime, RuntimeError};
-use jiff::Timestamp;
+use belay_runtime::{
+    ContainerConfig, ContainerState, Containers, Exit, Image, ImageError, PodConfig, PodRuntime,
+    Pull, RuntimeError, Sandbox, Session, SessionError, SessionRequest, Sessions, Streams,
+};
 use serde_json::{Value, json};
 
 use super::*;
 use crate::pods::Table;
-use crate::pods::tracked::Instance;
+use crate::pods::objects::Objects;
+use crate::pods::tracked::{Instance, running};
 use crate::testing::{Script, context};
 
 /// Generous: a busy machine must not fail a test.
@@ -45,7 +48,38 @@ impl Containers for Stubborn {
 }
 
 #[async_trait]
+impl Sessions for Stubborn {
+    async fn open(
+        &self,
+        _: &ContainerId,
+        _: &SessionRequest,
+    ) -> Result<(Session, Streams), SessionError> {
+        Err(refused().into())
+    }
+}
+
+#[async_trait]
 impl PodRuntime for Stubborn {
+    async fn sandbox(&self, _: &PodConfig) -> Result<Sandbox, RuntimeError> {
+        Err(refused())
+    }
+
+    async fn sandboxes(&self) -> Result<Vec<Sandbox>, RuntimeError> {
+        Err(refused())
+    }
+
+    async fn stop_sandboxes(&self, _: &str) -> Result<(), RuntimeError> {
+        Err(refused())
+    }
+
+    async fn remove_sandboxes(&self, _: &str) -> Result<(), RuntimeError> {
+        Err(refused())
+    }
+
+    async fn image(&self, _: &str, _: Pull) -> Result<Image, ImageError> {
+        Err(refused().into())
+    }
+
     async fn start(&self, _: &ContainerConfig) -> Result<ContainerId, RuntimeError> {
         Err(refused())
     }
@@ -70,6 +104,10 @@ impl PodRuntime for Stubborn {
         }
         self.killed.lock().unwrap().push(id.to_string());
         Ok(Vec::new())
+    }
+
+    async fn bound_logs(&self) -> Result<(), RuntimeError> {
+        Err(refused())
     }
 
     async fn remove(&self, _: &ContainerId) -> Result<(), RuntimeError> {
@@ -103,8 +141,12 @@ impl Stage {
             "spec": {"containers": containers},
         }))
         .unwrap();
+        let shared = context(dir.path(), &Script::default());
         let host = Arc::new(Host {
-            shared: context(dir.path(), &Script::default()),
+            objects: Objects::new(shared.client.clone()),
+            shared,
+            cpus: 1,
+            memory: 1 << 30,
             node_name: "n1".to_owned(),
             node_address: "127.0.0.1".to_owned(),
             data_dir: dir.path().to_owned(),
@@ -118,12 +160,7 @@ impl Stage {
             .iter()
             .map(|container| {
                 let mut tracked = Tracked::default();
-                tracked.started(Instance {
-                    id: id(&container.name),
-                    restart_count: 0,
-                    started: Timestamp::UNIX_EPOCH,
-                    exit: None,
-                });
+                tracked.started(Instance::test(id(&container.name).as_str(), 0));
                 (container.name.clone(), tracked)
             })
             .collect();
@@ -138,7 +175,8 @@ impl Stage {
 
     fn terminations(&self) -> Terminations {
         let (host, pod) = (Arc::clone(&self.host), Arc::clone(&self.pod));
-        Terminations::resume(host, pod, &self.tracked)
+        let running = running(&self.tracked);
+        Terminations::resume(host, pod, &running)
     }
 
     fn count(&self, metric: &str) -> String {

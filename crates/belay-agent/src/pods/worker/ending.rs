@@ -1,23 +1,65 @@
 //! The end of a pod on this node.
+//!
+//! Its containers are ended; what is left of it in the runtime is taken down while its last status
+//! is reported; its object is deleted; then its traces on disk go.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use belay_action::ContainerId;
 use belay_api::pod::Pod;
 use belay_core::termination::Cause;
 use belay_runtime::RuntimeError;
-use futures::future::FutureExt as _;
+use futures::future::{FutureExt as _, join_all};
+use futures::stream::StreamExt as _;
+use jiff::Timestamp;
+use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::{Desired, Ending, Happening, Worker};
+use super::launch::Outcome;
+use super::{Desired, Happening, Worker, earliest_time, providing};
+use crate::context::Host;
+use crate::pods::hook::PAUSE;
+use crate::pods::status::Over;
 use crate::pods::{config, plan, report, terminate};
+
+/// How long the object of a pod whose containers have ended waits for a runtime that does not come
+/// to take the rest down. That goes on when the object is gone.
+const TEAR_DOWN: Duration = Duration::from_secs(10);
+
+/// The end of the pod, once it has begun.
+#[derive(Debug)]
+pub(super) struct Ending {
+    /// The grace that was asked for last.
+    asked: Duration,
+    /// Whether the final status has been reported, or nobody is left to report it to.
+    pub(super) told: bool,
+    down: Down,
+    pub(super) deleting: bool,
+    /// Whether the object has been deleted as far as this node can.
+    pub(super) deleted: bool,
+}
+
+/// How far the runtime is with forgetting the pod.
+#[derive(Debug, Clone, Copy)]
+enum Down {
+    No,
+    UnderWay { since: Instant },
+    Yes,
+}
+
+impl Ending {
+    pub(super) fn torn_down(&mut self) {
+        self.down = Down::Yes;
+    }
+}
 
 impl Worker {
     /// Whether the pod is to leave the node, by the API's word or by that of the journal.
     pub(super) fn ends(&self, desired: &Desired) -> bool {
         let journalled = match self.terminations.pod_cause() {
             // Such a pod has ended and stays.
-            None | Some(Cause::PodCompleted) => false,
+            None | Some(Cause::PodCompleted | Cause::DeadlineExceeded) => false,
             Some(_) => true,
         };
         let asked = match desired {
@@ -28,15 +70,10 @@ impl Worker {
         asked || self.ending.is_some() || journalled
     }
 
-    /// One step of the pod's end. Returns whether nothing is left to do.
+    /// One step of the pod's end. Returns whether nothing is left to do but to clean up.
     pub(super) fn end(&mut self, desired: &Desired) -> bool {
         let gone = matches!(desired, Desired::Gone(_));
-        let pod = match desired {
-            Desired::Known(pod) | Desired::Gone(pod) => pod,
-            // The journal has said all that its containers need. What the API is to be told, and
-            // whether the pod may go, waits for the API.
-            Desired::Remembered(_) => return false,
-        };
+        let pod = desired.pod();
         let grace = terminate::grace(pod, gone);
         match &mut self.ending {
             None => self.begin_end(gone, grace),
@@ -46,17 +83,13 @@ impl Worker {
             }
             Some(_) => {}
         }
-        self.wake = None;
-        let running = self
-            .tracked
-            .values()
-            .any(|tracked| tracked.running().is_some());
-        if running || !self.terminations.pod_is_over() {
-            let plan = plan::Plan {
-                initialized: true,
-                ..plan::Plan::default()
-            };
-            self.report(pod, &plan, false);
+        self.terminations.end_latecomers(grace, &self.tracked);
+        let plan = plan::Plan {
+            initialized: true,
+            ..plan::Plan::default()
+        };
+        if !self.is_stopped(grace) {
+            self.report(pod, &plan, Over::No);
             return false;
         }
         let Some(ending) = &self.ending else {
@@ -65,12 +98,9 @@ impl Worker {
         if gone || ending.deleted {
             return true;
         }
-        if !ending.told {
-            let plan = plan::Plan {
-                initialized: true,
-                ..plan::Plan::default()
-            };
-            let told = !self.report(pod, &plan, true);
+        let is_down = self.is_down();
+        if self.ending.as_ref().is_some_and(|ending| !ending.told) {
+            let told = !self.report(pod, &plan, Over::Stopped);
             if told && let Some(ending) = &mut self.ending {
                 ending.told = true;
             }
@@ -79,7 +109,7 @@ impl Worker {
             .ending
             .as_ref()
             .is_some_and(|ending| ending.told && !ending.deleting);
-        if ready && self.retry_at.is_none() && !self.reporting {
+        if ready && is_down && self.retry_at.is_none() && !self.reporting {
             if let Some(ending) = &mut self.ending {
                 ending.deleting = true;
             }
@@ -90,44 +120,103 @@ impl Worker {
         false
     }
 
+    /// Whether the runtime has forgotten the pod, or had its time to do so. It is asked to.
+    fn is_down(&mut self) -> bool {
+        let down = self.ending.as_ref().map_or(Down::No, |ending| ending.down);
+        match down {
+            Down::Yes => true,
+            Down::UnderWay { since } => {
+                let left = (since + TEAR_DOWN).saturating_duration_since(Instant::now());
+                if !left.is_zero() {
+                    let until = Timestamp::now().saturating_add(left);
+                    self.wake = earliest_time(self.wake, until.ok());
+                }
+                left.is_zero()
+            }
+            Down::No => {
+                let since = Instant::now();
+                if let Some(ending) = &mut self.ending {
+                    ending.down = Down::UnderWay { since };
+                }
+                let (context, uid) = (Arc::clone(&self.context), self.uid.clone());
+                let ids = self.incarnations();
+                let down = async move {
+                    tear_down(&context, &uid, ids).await;
+                    Happening::TornDown
+                };
+                self.happenings.push(down.boxed());
+                false
+            }
+        }
+    }
+
+    /// All that the runtime may know.
+    fn incarnations(&self) -> Vec<ContainerId> {
+        let tracked = self.tracked.values();
+        let instances = tracked.flat_map(|known| [&known.current, &known.previous]);
+        instances.flatten().map(|one| one.id.clone()).collect()
+    }
+
     /// The pod's end begins, or an agent before this one began it.
     fn begin_end(&mut self, gone: bool, grace: Duration) {
-        self.cancel_post_starts();
         match self.terminations.pod_cause() {
-            None | Some(Cause::PodCompleted) => {
+            None | Some(Cause::PodCompleted | Cause::DeadlineExceeded) => {
                 let cause = if gone {
                     Cause::PodVanished
                 } else {
                     Cause::PodDeleted
                 };
-                self.terminations.end_pod(cause, grace, &self.tracked);
+                self.begin_stop(cause, grace);
             }
-            Some(_) => self.terminations.shrink(grace),
+            Some(_) => {
+                self.cancel_post_starts();
+                self.terminations.shrink(grace);
+            }
         }
         // A pod that ended before and has no containers left here has said all it had to say.
-        let ended = matches!(self.reported.phase.as_deref(), Some("Succeeded" | "Failed"));
-        let told = ended && self.tracked.is_empty();
+        let told = self.has_ended() && self.tracked.is_empty();
         self.ending = Some(Ending {
             asked: grace,
             told,
+            down: Down::No,
             deleting: false,
             deleted: false,
         });
     }
 
-    /// Removes every trace of the pod on this node.
-    pub(super) async fn clean_up(self, pod: &Pod) {
-        let instances = self
-            .tracked
-            .into_values()
-            .flat_map(|tracked| [tracked.current, tracked.previous])
-            .flatten();
-        for instance in instances {
-            match self.context.runtime.remove(&instance.id).await {
-                Ok(()) | Err(RuntimeError::NotFound { .. }) => {}
-                Err(error) => warn!(container = %instance.id, %error, "could not be removed"),
+    /// Removes every trace of the pod on this node. Nobody waits for it any more, and it takes as
+    /// long as the runtime does.
+    pub(super) async fn clean_up(mut self, pod: &Pod) {
+        let mut down = matches!(
+            self.ending.as_ref().map(|ending| ending.down),
+            Some(Down::Yes)
+        );
+        let mut ids = self.incarnations();
+        // What was begun before the end began may still come.
+        while self.is_launching() {
+            down = false;
+            match self.happenings.next().await {
+                Some(Happening::Launched {
+                    container, outcome, ..
+                }) => {
+                    if let Outcome::Started(instance) = outcome {
+                        ids.push(instance.id);
+                    }
+                    if let Some(known) = self.tracked.get_mut(&container) {
+                        known.launching = false;
+                    }
+                }
+                Some(Happening::Sandboxed(_)) => self.site.answered(),
+                Some(Happening::VolumesSetUp(_)) => self.provided.settled(),
+                Some(_) => {}
+                None => break,
             }
         }
+        self.volumes_settle().await;
+        if !down {
+            tear_down(&self.context, &self.uid, ids).await;
+        }
+        providing::remove_volumes(&self.context, &self.uid).await;
         let logs = config::log_dir(
             &self.context.data_dir,
             pod.namespace(),
@@ -148,5 +237,47 @@ impl Worker {
             uid = self.uid,
             "has left the node"
         );
+    }
+}
+
+/// Makes the runtime forget a pod whose end is over: its containers, then what they shared. Tried
+/// until it is done.
+async fn tear_down(context: &Host, uid: &str, ids: Vec<ContainerId>) {
+    join_all(ids.iter().map(|id| remove(context, id))).await;
+    let mut pause = PAUSE.0;
+    while let Err(error) = context.runtime.remove_sandboxes(uid).await {
+        warn!(pod = uid, %error, "its sandboxes could not be removed; trying again");
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSE.1);
+    }
+}
+
+async fn remove(context: &Host, id: &ContainerId) {
+    let mut pause = PAUSE.0;
+    loop {
+        let error = match context.runtime.remove(id).await {
+            Ok(()) | Err(RuntimeError::NotFound { .. }) => return,
+            // One that came after everybody had stopped waiting for it.
+            Err(RuntimeError::StillRunning { .. }) => match context.runtime.kill_tree(id).await {
+                Ok(survivors) if survivors.is_empty() => continue,
+                Ok(survivors) => {
+                    let survivors = survivors.join(", ");
+                    return warn!(container = %id, survivors, "could not be killed");
+                }
+                Err(RuntimeError::NotFound { .. }) => return,
+                Err(error) => error,
+            },
+            Err(
+                error @ (RuntimeError::StartFailed { .. }
+                | RuntimeError::Silent { .. }
+                | RuntimeError::Damaged { .. }
+                | RuntimeError::Unseen { .. }
+                | RuntimeError::Io { .. }),
+            ) => return warn!(container = %id, %error, "could not be removed"),
+            Err(error @ (RuntimeError::Call { .. } | RuntimeError::Away { .. })) => error,
+        };
+        warn!(container = %id, %error, "could not be removed; trying again");
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSE.1);
     }
 }

@@ -127,8 +127,7 @@ impl Worker {
             attempt,
             cancel,
         };
-        let address = &self.context.node_address;
-        let Some(one) = Try::new(container, kind, address, place, first) else {
+        let Some(one) = Try::new(container, kind, self.address(), place, first) else {
             return;
         };
         let container = container.name.clone();
@@ -228,8 +227,8 @@ impl Worker {
     }
 }
 
-/// Takes note of the incarnations that an agent before this one ended because of a probe: their exit
-/// codes say nothing. `stops` is what the journal holds of this pod.
+/// Takes note of the incarnations that an agent before this one ended so that others take their place:
+/// their exit codes say nothing. `stops` is what the journal holds of this pod.
 pub(super) fn condemn(
     pod: &Pod,
     tracked: &mut BTreeMap<String, Tracked>,
@@ -246,8 +245,17 @@ pub(super) fn condemn(
         });
         // The journal forgets an end that is over, while the back-off lasts. What waits although it
         // ended with 0 under this policy has been ended so.
-        let on_failure = pod.spec.restart_policy() == RestartPolicy::OnFailure;
-        let succeeded = current.exit.as_ref().is_some_and(|exit| exit.code == 0);
+        let Some(exit) = &current.exit else {
+            known.condemned = being_ended;
+            continue;
+        };
+        let declared = pod.container(container).and_then(|c| c.image.as_deref());
+        let for_good = match pod.spec.restart_policy() {
+            RestartPolicy::Always => false,
+            RestartPolicy::OnFailure => exit.code == 0,
+            // Only a changed image brings one back.
+            RestartPolicy::Never => known.is_outdated(declared.unwrap_or_default()),
+        };
         let mut statuses = pod
             .status
             .iter()
@@ -260,19 +268,21 @@ pub(super) fn condemn(
             let state = status.state.as_ref();
             same && status.name == *container && state.is_some_and(|s| s.waiting.is_some())
         });
-        known.condemned = being_ended || (on_failure && succeeded && waits);
+        known.condemned = being_ended || (for_good && waits);
     }
 }
 
-/// Whether a probe ended what has this cause, and it is to come back.
+/// Whether what was ended for this cause is to come back, however it ends.
 fn restarts(cause: Cause) -> bool {
     match cause {
         Cause::LivenessProbe { restarts } | Cause::StartupProbe { restarts } => restarts,
+        Cause::DefinitionChanged => true,
         Cause::PodDeleted
         | Cause::PodVanished
         | Cause::PodCompleted
         | Cause::DeadlineExceeded
-        | Cause::PostStartFailed => false,
+        | Cause::PostStartFailed
+        | Cause::SandboxChanged => false,
     }
 }
 
@@ -287,9 +297,6 @@ mod tests {
         let at = Timestamp::UNIX_EPOCH;
         let mut tracked = Tracked::default();
         tracked.started(Instance {
-            id: ContainerId::new("c1").unwrap(),
-            restart_count: 0,
-            started: at,
             exit: Some(Exit {
                 code,
                 signal: None,
@@ -297,14 +304,19 @@ mod tests {
                 finished: at,
                 reason: ExitReason::Completed,
             }),
+            ..Instance::test("c1", 0)
         });
         [("a".to_owned(), tracked)].into()
     }
 
     fn condemned(policy: &str, code: i32, id: &str, state: &Value) -> bool {
+        condemned_of("", policy, code, id, state)
+    }
+
+    fn condemned_of(image: &str, policy: &str, code: i32, id: &str, state: &Value) -> bool {
         let pod: Pod = serde_json::from_value(json!({
             "metadata": {"name": "p", "namespace": "ns", "uid": "u"},
-            "spec": {"restartPolicy": policy, "containers": [{"name": "a"}]},
+            "spec": {"restartPolicy": policy, "containers": [{"name": "a", "image": "new"}]},
             "status": {"containerStatuses": [{
                 "name": "a", "image": "", "imageID": "", "ready": false, "restartCount": 0,
                 "containerID": id, "state": state,
@@ -312,6 +324,8 @@ mod tests {
         }))
         .unwrap();
         let mut tracked = ended_with(code);
+        let known = tracked.get_mut("a").unwrap();
+        known.current.as_mut().unwrap().image = image.to_owned();
         condemn(&pod, &mut tracked, &[]);
         tracked["a"].condemned
     }
@@ -325,5 +339,14 @@ mod tests {
         assert!(!condemned("OnFailure", 0, "process://c0", &waiting));
         assert!(!condemned("OnFailure", 0, "process://c1", &ended));
         assert!(!condemned("Always", 0, "process://c1", &waiting));
+    }
+
+    #[test]
+    fn what_waits_although_it_is_never_restarted_was_ended_for_another_image() {
+        let waiting = json!({"waiting": {"reason": "ImagePullBackOff"}});
+        let ended = json!({"terminated": {"exitCode": 143}});
+        let of = |image, state| condemned_of(image, "Never", 143, "containerd://c1", state);
+        assert!(of("old", &waiting));
+        assert!(!of("new", &waiting) && !of("old", &ended));
     }
 }

@@ -1,255 +1,225 @@
-//! Starting a container, and its `postStart` hook.
-//!
-//! The container counts as up when the hook has succeeded. One whose hook fails is ended like any
-//! other, its own `preStop` included, and started again as the restart policy says.
+//! Starting a container, as the worker sees it: begun here, carried out by a
+//! [launch](super::launch), taken in here.
 
 use std::sync::Arc;
 
-use belay_action::{AttemptId, ContainerId, Found};
-use belay_api::gates::Feature;
 use belay_api::pod::Pod;
 use belay_api::reasons;
-use belay_core::termination::{Cause, HookResult};
-use belay_runtime::{ContainerState, ContainerStatus as RuntimeStatus, RuntimeError};
+use belay_runtime::RuntimeError;
 use futures::future::FutureExt as _;
-use jiff::Timestamp;
-use tokio_util::sync::CancellationToken;
+use jiff::{SignedDuration, Timestamp};
 use tracing::{debug, warn};
 
-use super::{Happening, Worker};
-use crate::pods::hook::{self, Came, FOREVER, Hook, Place};
+use super::launch::{Launch, Outcome};
+use super::{Happening, Worker, reference};
+use crate::pods::hook::causes;
 use crate::pods::tracked::{FailedStart, Instance};
-use crate::pods::waiting::Waiting;
-use crate::pods::{config, terminate};
+use crate::pods::waiting::{RUN_CONTAINER_ERROR, Waiting};
+use crate::pods::{config, images, plan};
+
+/// When a runtime that is away is asked again.
+const AWAY: SignedDuration = SignedDuration::from_secs(1);
+/// When a spec that cannot be run is looked at again: what it refers to may have come.
+const CONFIG: SignedDuration = SignedDuration::from_secs(10);
+/// How long a failed pull or start is shown as such before the wait for the next one is.
+const SHOWN: SignedDuration = SignedDuration::from_secs(1);
 
 impl Worker {
-    pub(super) async fn start(&mut self, pod: &Pod, name: &str) {
+    /// Begins to start a container. There is a sandbox for it.
+    pub(super) fn start(&mut self, pod: &Arc<Pod>, name: &str) {
         let Some(container) = pod.container(name) else {
             return;
         };
-        let known = self.tracked.get(name).cloned().unwrap_or_default();
         let floor = self.floor.get(name).copied().unwrap_or(0);
-        let count = known.next_restart_count().max(floor);
-        let config = match config::container_config(pod, container, count, self.config_node()) {
-            Ok(config) => config,
-            // The plan does not ask for what has a problem.
-            Err(problem) => return debug!(container = name, ?problem, "not startable"),
+        let known = self.tracked.get(name).cloned().unwrap_or_default();
+        let restart_count = known.next_restart_count().max(floor);
+        let found = self.provided.found();
+        let node = self.config_node();
+        let draft = config::container_config(pod, container, restart_count, node, &found);
+        let draft = match draft {
+            Ok(draft) => draft,
+            Err(waiting) => {
+                let image = container.image.clone().unwrap_or_default();
+                return self.launched(pod, name, image, Outcome::NotConfigured(waiting));
+            }
         };
-        let about = self.reference(pod, Some(name));
-        let result = self.context.runtime.start(&config).await;
+        let launch = Launch {
+            context: Arc::clone(&self.context),
+            pod: Arc::clone(pod),
+            container: container.clone(),
+            draft,
+            sandbox: self.site.id().to_owned(),
+            about: reference(pod, Some(name)),
+            cancel: self.launches.clone(),
+        };
+        self.tracked.entry(name.to_owned()).or_default().launching = true;
+        let container = name.to_owned();
+        let image = launch.container.image.clone().unwrap_or_default();
+        let launching = async move {
+            let outcome = launch.run().await;
+            Happening::Launched {
+                container,
+                image,
+                outcome,
+            }
+        };
+        self.happenings.push(launching.boxed());
+    }
+
+    /// Whether a start or a sandbox is on its way, which may yet come to something.
+    pub(super) fn is_launching(&self) -> bool {
+        self.site.is_asked() || self.tracked.values().any(|known| known.launching)
+    }
+
+    /// A start has come to something.
+    pub(super) fn launched(&mut self, pod: &Pod, name: &str, image: String, outcome: Outcome) {
         let now = Timestamp::now();
-        let ended = known.ended();
-        let tracked = self.tracked.entry(name.to_owned()).or_default();
-        if let Some(ended) = ended {
-            tracked.backoff.restarted(ended, now);
+        let after = |pause: SignedDuration| now.saturating_add(pause).unwrap_or(Timestamp::MAX);
+        let known = self.tracked.entry(name.to_owned()).or_default();
+        known.launching = false;
+        let another = match &known.failed_start {
+            Some(before) => before.image != image,
+            None => known.is_outdated(&image),
+        };
+        if another {
+            // How often another image failed says nothing of this one.
+            known.forgive();
         }
-        let id = match result {
-            Ok(id) => id,
-            Err(error) => {
-                let reason = match &error {
-                    RuntimeError::StartFailed { .. } => "RunContainerError",
-                    _ => "CreateContainerError",
-                };
+        let mut failed = FailedStart {
+            waiting: Waiting::creating(),
+            at: now,
+            until: now,
+            then: None,
+            crash: false,
+            config: false,
+            image,
+        };
+        match outcome {
+            Outcome::Started(instance) => return self.started(pod, name, *instance, now),
+            Outcome::GivenUp => return,
+            Outcome::NoImage { waiting, away } => {
+                if away {
+                    failed.until = after(AWAY);
+                } else {
+                    known.pulls.failed(now);
+                    failed.until = known.pulls.ready_at(now);
+                }
+                if waiting.reason == "ErrImagePull" {
+                    let then = Waiting::pull_back_off(&failed.image, &waiting);
+                    failed.then = Some((after(SHOWN), then));
+                }
+                failed.waiting = waiting;
+            }
+            Outcome::NotConfigured(waiting) => {
+                failed.until = after(CONFIG);
+                failed.config = true;
+                // What is yet to be read is no failure.
+                if !waiting.message.is_empty() {
+                    let message = format!("Error: {}", waiting.message);
+                    let about = reference(pod, Some(name));
+                    let events = &self.context.events;
+                    events.warning(about, reasons::FAILED, message);
+                }
+                failed.waiting = waiting;
+            }
+            Outcome::Failed(error) => {
                 let message = causes(&error);
                 warn!(pod = pod.name(), container = name, message, "cannot start");
-                if ended.is_none() {
-                    tracked.backoff.restarted(now, now);
-                }
-                let waiting = Waiting {
-                    reason,
-                    message: message.clone(),
+                let reason = match &error {
+                    RuntimeError::StartFailed {
+                        reason: "InvalidConfig",
+                        ..
+                    } => "CreateContainerConfigError",
+                    RuntimeError::StartFailed { .. } => RUN_CONTAINER_ERROR,
+                    _ => "CreateContainerError",
                 };
-                tracked.failed_start = Some(FailedStart { waiting, at: now });
-                self.context
-                    .events
-                    .warning(about, reasons::FAILED, format!("Error: {message}"));
-                return;
+                if matches!(error, RuntimeError::Away { .. }) {
+                    failed.until = after(AWAY);
+                } else {
+                    failed.crash = true;
+                    let ended = known.ended().unwrap_or(now);
+                    known.backoff.restarted(ended, now);
+                    failed.until = known.backoff.ready_at(now);
+                }
+                let about = reference(pod, Some(name));
+                let told = format!("Error: {message}");
+                self.context.events.warning(about, reasons::FAILED, told);
+                failed.waiting = Waiting { reason, message };
+                if failed.is_start_error() {
+                    let then = plan::back_off(pod, name, known, now);
+                    failed.then = Some((after(SHOWN), then));
+                }
             }
-        };
-        let started = match self.context.runtime.state(&id).await {
-            Ok(ContainerState {
-                status: RuntimeStatus::Running { started },
-                ..
-            }) => started,
-            Ok(ContainerState {
-                status: RuntimeStatus::Exited(exit),
-                ..
-            }) => exit.started,
-            Err(_) => now,
-        };
-        let instance = Instance {
-            id: id.clone(),
-            restart_count: count,
-            started,
-            exit: None,
-        };
-        let dropped = tracked.started(instance);
-        if count > 0 {
+        }
+        if let Some(known) = self.tracked.get_mut(name) {
+            known.failed_start = Some(failed);
+        }
+        // Maybe because what it was to be started in is gone.
+        self.site.doubt();
+    }
+
+    /// Something that specs refer to has changed: what could not be made of them may be now.
+    pub(super) fn reconsider(&mut self) {
+        let now = Timestamp::now();
+        for known in self.tracked.values_mut() {
+            if let Some(failed) = &mut known.failed_start
+                && failed.config
+            {
+                failed.until = now;
+            }
+        }
+    }
+
+    fn config_node(&self) -> config::Node<'_> {
+        config::Node {
+            name: &self.context.node_name,
+            address: &self.context.node_address,
+            pod_address: self.address(),
+            cpus: self.context.cpus,
+            memory: self.context.memory,
+            data_dir: &self.context.data_dir,
+        }
+    }
+
+    fn started(&mut self, pod: &Pod, name: &str, instance: Instance, now: Timestamp) {
+        debug!(pod = pod.name(), container = name, id = %instance.id, "started");
+        let about = reference(pod, Some(name));
+        let events = &self.context.events;
+        let created = format!("Created container: {name}");
+        events.normal(about.clone(), reasons::CREATED, created);
+        let told = format!("Started container {name}");
+        events.normal(about.clone(), reasons::STARTED, told);
+        let declared = pod.container(name).and_then(|c| c.declared_stop_signal());
+        let written = instance.image_stop_signal.as_deref();
+        if let Some(written) = written
+            && declared.is_none()
+            && images::stop_signal(written).is_none()
+        {
+            let message = format!(
+                "the image of container {name} asks for the stop signal \"{written}\", which there \
+                 is not; it is stopped with SIGTERM"
+            );
+            events.warning(about, reasons::INVALID_STOP_SIGNAL, message);
+        }
+        let id = instance.id.clone();
+        if instance.restart_count > 0 {
             self.context.metrics.restarts.inc();
         }
-        if let Some(dropped) = dropped {
+        let known = self.tracked.entry(name.to_owned()).or_default();
+        if let Some(ended) = known.ended()
+            && !known.is_outdated(&instance.image)
+        {
+            known.backoff.restarted(ended, now);
+        }
+        if let Some(dropped) = known.started(instance) {
             self.remove_later(dropped);
         }
-        let events = &self.context.events;
-        events.normal(
-            about.clone(),
-            reasons::CREATED,
-            format!("Created container: {name}"),
-        );
-        events.normal(about, reasons::STARTED, format!("Started container {name}"));
+        // It may have been started in a sandbox that is gone by now.
+        self.leave_sandbox();
         self.wait_for(name, id.clone());
-        self.post_start(pod, name, id);
-    }
-
-    /// The `postStart` hook of a container, if it has one that is to be run.
-    fn post_start_hook(&self, pod: &Pod, container: &str) -> Option<Result<Hook, String>> {
-        let declared = pod.container(container)?;
-        let handler = declared.lifecycle.as_ref()?.post_start.as_ref()?;
-        let gates = self.context.gates;
-        if handler.sleep.is_some() && !gates.enabled(Feature::PodLifecycleSleepAction) {
-            return None;
-        }
-        let hook = hook::resolve(handler, declared, &self.context.node_address);
-        Some(hook.map_err(|why| format!("the hook {why}")))
-    }
-
-    /// Where the hook runs, with a token that ends it.
-    fn post_start_place(&mut self, container: &str, id: &ContainerId) -> Option<Place> {
-        let attempt = AttemptId::new(format!("{id}.poststart")).ok()?;
-        let cancel = CancellationToken::new();
-        self.post_starts
-            .insert(container.to_owned(), cancel.clone());
-        if let Some(tracked) = self.tracked.get_mut(container) {
-            tracked.starting = true;
-        }
-        Some(Place {
-            runtime: Arc::clone(&self.context.runtime),
-            id: id.clone(),
-            attempt,
-            cancel,
-        })
-    }
-
-    /// Runs the hook of a container that has just been started.
-    fn post_start(&mut self, pod: &Pod, container: &str, id: ContainerId) {
-        let Some(hook) = self.post_start_hook(pod, container) else {
-            return;
-        };
-        let Some(place) = self.post_start_place(container, &id) else {
-            return;
-        };
-        let container = container.to_owned();
-        let hooking = async move {
-            let came = match hook {
-                Ok(hook) => hook::run(&place, hook, FOREVER).await,
-                Err(message) => Came::Ended(HookResult::Failed { message }),
-            };
-            Happening::PostStarted {
-                container,
-                id,
-                came,
-            }
-        };
-        self.happenings.push(hooking.boxed());
-    }
-
-    /// Goes on with the hook of a container that an earlier agent started. A command that provably
-    /// never ran is run; what may have been done before is not done again.
-    pub(super) fn find_post_start(&mut self, pod: &Pod, container: &str, id: ContainerId) {
-        // What was reported as started had its hook done.
-        if self.terminations.stops(container) || self.reported_of(container, &id).started {
-            return;
-        }
-        let Some(Ok(hook @ Hook::Exec(_))) = self.post_start_hook(pod, container) else {
-            return;
-        };
-        let Some(place) = self.post_start_place(container, &id) else {
-            return;
-        };
-        let container = container.to_owned();
-        let hooking = async move {
-            let came = match hook::find(&place).await {
-                Found::NeverStarted => hook::run(&place, hook, FOREVER).await,
-                Found::Running(running) => hook::follow(&place, running).await,
-                Found::Ended(report) => Came::Ended(hook::result(report)),
-                Found::Lost => Came::Lost,
-            };
-            Happening::PostStarted {
-                container,
-                id,
-                came,
-            }
-        };
-        self.happenings.push(hooking.boxed());
-    }
-
-    /// The container has ended.
-    pub(super) fn cancel_post_start(&mut self, container: &str, id: &ContainerId) {
-        let tracked = self.tracked.get_mut(container);
-        if let Some(tracked) = tracked
-            && tracked.current.as_ref().is_some_and(|i| i.id == *id)
-        {
-            tracked.starting = false;
-            if let Some(cancel) = self.post_starts.remove(container) {
-                cancel.cancel();
-            }
+        // A pod that ends has nobody who waits for it to come up.
+        if self.terminations.pod_cause().is_none() {
+            self.post_start(pod, name, id);
         }
     }
-
-    /// The pod ends: nobody waits for it to come up.
-    pub(super) fn cancel_post_starts(&mut self) {
-        for (_, cancel) in std::mem::take(&mut self.post_starts) {
-            cancel.cancel();
-        }
-    }
-
-    pub(super) fn post_started(
-        &mut self,
-        pod: &Pod,
-        container: &str,
-        id: &ContainerId,
-        came: Came,
-    ) {
-        let Some(tracked) = self.tracked.get_mut(container) else {
-            return;
-        };
-        if tracked.running() != Some(id) {
-            return;
-        }
-        tracked.starting = false;
-        self.post_starts.remove(container);
-        debug!(container, %id, ?came, "its postStart hook has ended");
-        let message = match came {
-            // An agent before this one may have seen its end.
-            Came::Ended(HookResult::Succeeded) | Came::Lost => return,
-            Came::Ended(HookResult::Failed { message }) => message,
-            // Cancelled, because the container is to end anyway.
-            Came::Ended(HookResult::Killed { .. }) => return,
-        };
-        if self.terminations.stops(container) {
-            return;
-        }
-        let about = self.reference(pod, Some(container));
-        self.context.events.warning(
-            about,
-            reasons::FAILED_POST_START_HOOK,
-            format!("PostStartHook failed: {message}"),
-        );
-        let grace = terminate::grace(pod, false);
-        let cause = Cause::PostStartFailed;
-        self.terminations
-            .end_container(container, cause, grace, &self.tracked);
-    }
-}
-
-/// An error with all its causes in one line.
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }

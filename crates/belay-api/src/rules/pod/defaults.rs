@@ -131,7 +131,7 @@ fn default_probe(probe: &mut Object) {
     default_handler(probe);
 }
 
-fn default_handler(handler: &mut Object) {
+pub(in crate::rules) fn default_handler(handler: &mut Object) {
     if let Some(http) = child(handler, "httpGet") {
         set_default(http, "path", "/");
         set_default(http, "scheme", "HTTP");

@@ -11,6 +11,8 @@ const SCHEMES: [&str; 2] = ["HTTP", "HTTPS"];
 
 /// The handlers in the order in which upstream looks for them; the first one found counts.
 const LIFECYCLE_HANDLERS: [&str; 4] = ["exec", "httpGet", "tcpSocket", "sleep"];
+/// A HookAction runs without the grace period that bounds a sleep, so it has none.
+const HOOK_HANDLERS: [&str; 3] = ["exec", "httpGet", "tcpSocket"];
 const PROBE_HANDLERS: [&str; 4] = ["exec", "httpGet", "tcpSocket", "grpc"];
 
 pub(super) fn lifecycle(lifecycle: &Cursor<'_>, pod: &Pod<'_>, errors: &mut Errors) {
@@ -20,6 +22,11 @@ pub(super) fn lifecycle(lifecycle: &Cursor<'_>, pod: &Pod<'_>, errors: &mut Erro
             handler(&hook, &LIFECYCLE_HANDLERS, pod.grace, errors);
         }
     }
+}
+
+/// The action of a HookAction.
+pub(in crate::rules) fn hook(at: &Cursor<'_>, errors: &mut Errors) {
+    handler(at, &HOOK_HANDLERS, None, errors);
 }
 
 /// A liveness, readiness or startup probe.

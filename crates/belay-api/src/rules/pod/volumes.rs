@@ -253,6 +253,7 @@ pub(super) fn validate_mounts(container: &Cursor<'_>, volumes: &Volumes<'_>, err
             descending(&expression, expression.str(), errors);
         }
         propagation(&mount, privileged, errors);
+        recursive_read_only(&mount, errors);
     }
     for device in devices.items() {
         let (name, path) = (device.get("name"), device.get("devicePath"));
@@ -276,6 +277,23 @@ fn propagation(mount: &Cursor<'_>, privileged: bool, errors: &mut Errors) {
     super::spec::one_of_if_set(&mode, &MODES, errors);
     if mode.str() == "Bidirectional" && !privileged {
         let detail = "Bidirectional mount propagation is available only to privileged containers";
+        errors.push(FieldError::forbidden(mode.path(), detail));
+    }
+}
+
+fn recursive_read_only(mount: &Cursor<'_>, errors: &mut Errors) {
+    const MODES: [&str; 3] = ["Disabled", "Enabled", "IfPossible"];
+    let mode = mount.get("recursiveReadOnly");
+    super::spec::one_of_if_set(&mode, &MODES, errors);
+    if !matches!(mode.str(), "Enabled" | "IfPossible") {
+        return;
+    }
+    if !mount.get("readOnly").is_true() {
+        let detail = "may only be specified when readOnly is true";
+        errors.push(FieldError::forbidden(mode.path(), detail));
+    }
+    if !matches!(mount.get("mountPropagation").str(), "" | "None") {
+        let detail = "may only be specified when mountPropagation is None or not specified";
         errors.push(FieldError::forbidden(mode.path(), detail));
     }
 }

@@ -17,15 +17,26 @@ impl World {
                     && entry.outcome.is_none()
             });
         let known = self.attempts.iter().any(|((name, _), state)| {
-            name == container && matches!(state, Attempt::Running | Attempt::Ended(_))
+            name == container
+                && match state {
+                    Attempt::Running => true,
+                    // A failure that is known is tried again where that is asked for.
+                    Attempt::Ended(outcome) => !self.retries || outcome.verdict.succeeded(),
+                    Attempt::Lost => false,
+                }
         });
+        let ran_out = if self.retries {
+            &self.succeeded
+        } else {
+            &self.ran_out
+        };
         if self.late {
             Some("started after the deadline")
         } else if !self.claim_landed {
             Some("started before the claim was durable")
         } else if !journalled {
             Some("started before the journal had it")
-        } else if known || (self.containers[container] && self.ran_out.contains(container)) {
+        } else if known || (self.containers[container] && ran_out.contains(container)) {
             Some("started although an earlier outcome could be known")
         } else if self.recorded.contains(container) {
             Some("started although a result was recorded")
@@ -55,7 +66,9 @@ impl World {
                 };
                 let traceable = self.containers[container];
                 match &outcome.verdict {
-                    Verdict::Succeeded if runs == 0 => Some("succeeded without a run"),
+                    Verdict::Succeeded if !self.succeeded.contains(container) => {
+                        Some("succeeded without a run that did")
+                    }
                     Verdict::Expired if runs > 0 => Some("expired, but it ran"),
                     Verdict::ContainerRestarted {
                         may_have_run: false,

@@ -6,6 +6,7 @@ use belay_api::notification::{ErrorType, PodNotification, State};
 
 use super::tally::Tally;
 use crate::exit::Exit;
+use crate::follow::Followed as _;
 use crate::notify::report;
 use crate::table::{Table, printable};
 

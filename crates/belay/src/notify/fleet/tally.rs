@@ -1,8 +1,6 @@
 //! What is known of one Notification and its children, and how that is told on the way.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{IsTerminal as _, Write as _};
-use std::time::Duration;
 
 use belay_api::fanout::{Notification, NotificationStatus};
 use belay_api::notification::{ErrorType, PodNotification, State};
@@ -10,7 +8,7 @@ use kube::ResourceExt as _;
 use kube::runtime::watcher::Event;
 use serde_json::Value;
 
-use crate::format;
+use crate::follow::Followed;
 use crate::notify::report;
 
 /// The Notification and its children as they were last seen.
@@ -137,19 +135,6 @@ impl Tally {
             && executor.is_none_or(str::is_empty)
     }
 
-    pub(super) fn take_failures(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.failures)
-    }
-
-    pub(super) fn acknowledged(&self) -> bool {
-        let status = self.notification.status.as_ref();
-        status.is_some_and(|status| status.start_time.is_some())
-    }
-
-    pub(super) fn is_over(&self) -> bool {
-        self.deleted || self.notification.state().is_final()
-    }
-
     pub(super) fn targets(&self) -> usize {
         let targets = self.notification.status.as_ref().map(|s| s.target_count);
         usize::try_from(targets.unwrap_or(0)).unwrap_or(0)
@@ -159,27 +144,6 @@ impl Tally {
     pub(super) fn not_notified(&self) -> usize {
         let nothing = self.children().filter(|child| self.came_to_nothing(child));
         self.targets().saturating_sub(self.children.len()) + nothing.count()
-    }
-
-    /// The counts in words.
-    pub(super) fn summary(&self) -> String {
-        let ended = self.succeeded + self.failed + self.cancelled;
-        let nothing = self.children().filter(|child| self.came_to_nothing(child));
-        let running = self.unsettled();
-        let unknown = self.children.len() - ended - running - nothing.count();
-        let mut parts = vec![format!("{} succeeded", self.succeeded)];
-        for (number, what) in [
-            (self.failed, "failed"),
-            (self.cancelled, "cancelled"),
-            (running, "running"),
-            (unknown, "without a result"),
-            (self.not_notified(), "not notified"),
-        ] {
-            if number > 0 {
-                parts.push(format!("{number} {what}"));
-            }
-        }
-        format!("{} of {} pods", parts.join(", "), self.targets())
     }
 
     /// Everything, as it was last seen.
@@ -207,51 +171,54 @@ fn was_cancelled(child: &PodNotification) -> bool {
         .any(|error| error.type_ == ErrorType::Cancelled)
 }
 
-/// Tells how far it has come: in place on a terminal, line by line elsewhere.
-#[derive(Debug)]
-pub(super) struct Progress {
-    terminal: bool,
-    told: String,
+/// What a watch tells of the Notification, or of a child of it.
+pub(super) enum Told {
+    Own(Event<Notification>),
+    Child(Event<PodNotification>),
 }
 
-impl Progress {
-    pub(super) fn to_stderr() -> Self {
-        Self {
-            terminal: std::io::stderr().is_terminal(),
-            told: String::new(),
+impl Followed for Tally {
+    type Event = Told;
+
+    fn observe(&mut self, event: Told) {
+        match event {
+            Told::Own(event) => self.own(event),
+            Told::Child(event) => self.child(event),
         }
     }
 
-    /// The counts, over the line before.
-    pub(super) fn in_place(&mut self, tally: &Tally) {
-        let text = tally.summary();
-        if self.terminal && text != self.told {
-            let _ = write!(std::io::stderr().lock(), "\r\x1b[K{text}");
-            self.told = text;
-        }
+    fn is_over(&self) -> bool {
+        self.deleted || self.notification.state().is_final()
     }
 
-    /// The counts on a line of their own, where they have changed.
-    pub(super) fn line(&mut self, elapsed: Duration, tally: &Tally) {
-        let text = tally.summary();
-        if !self.terminal && tally.acknowledged() && text != self.told {
-            format::note(&format!("+{:.3}s  {text}", elapsed.as_secs_f64()));
-            self.told = text;
-        }
+    fn acknowledged(&self) -> bool {
+        let status = self.notification.status.as_ref();
+        status.is_some_and(|status| status.start_time.is_some())
     }
 
-    /// A line that stays.
-    pub(super) fn say(&mut self, text: &str) {
-        self.clear();
-        format::note(text);
+    /// The counts in words.
+    fn summary(&self) -> String {
+        let ended = self.succeeded + self.failed + self.cancelled;
+        let nothing = self.children().filter(|child| self.came_to_nothing(child));
+        let running = self.unsettled();
+        let unknown = self.children.len() - ended - running - nothing.count();
+        let mut parts = vec![format!("{} succeeded", self.succeeded)];
+        for (number, what) in [
+            (self.failed, "failed"),
+            (self.cancelled, "cancelled"),
+            (running, "running"),
+            (unknown, "without a result"),
+            (self.not_notified(), "not notified"),
+        ] {
+            if number > 0 {
+                parts.push(format!("{number} {what}"));
+            }
+        }
+        format!("{} of {} pods", parts.join(", "), self.targets())
     }
 
-    /// Takes away what stands in place.
-    pub(super) fn clear(&mut self) {
-        if self.terminal && !self.told.is_empty() {
-            let _ = write!(std::io::stderr().lock(), "\r\x1b[K");
-            self.told.clear();
-        }
+    fn take_failures(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.failures)
     }
 }
 

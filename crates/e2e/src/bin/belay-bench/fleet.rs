@@ -32,8 +32,8 @@ const PODS_NOTIFIED: usize = 10_000;
 const NODES: usize = 100;
 const NOTIFIER: &str = "work";
 const LABEL: (&str, &str) = ("app", "fleet");
-/// A companion watches its notifications and the copies of its pods.
-const WATCHES_EACH: usize = 2;
+/// A companion watches its notifications, its actions of hooks and the copies of its pods.
+const WATCHES_EACH: usize = 3;
 
 pub(crate) async fn measure() -> anyhow::Result<String> {
     let (count, nodes) = (scaled(PODS_NOTIFIED)?, scaled(NODES)?);
@@ -243,14 +243,14 @@ fn companion(name: &str, client: kube::Client, runtime: &Arc<Instant>, dir: &Pat
 }
 
 /// The most anonymous memory that a process was seen to have.
-struct Highest {
+pub(crate) struct Highest {
     kib: Arc<AtomicU64>,
     /// Ends with it.
     _looking: JoinSet<()>,
 }
 
 impl Highest {
-    fn of(pid: u32) -> Self {
+    pub(crate) fn of(pid: u32) -> Self {
         let kib = Arc::new(AtomicU64::new(0));
         let seen = Arc::clone(&kib);
         let mut looking = JoinSet::new();
@@ -267,7 +267,7 @@ impl Highest {
         }
     }
 
-    fn kib(&self) -> u64 {
+    pub(crate) fn kib(&self) -> u64 {
         self.kib.load(Ordering::Relaxed)
     }
 }

@@ -7,12 +7,15 @@
 mod burst;
 mod clients;
 mod cluster;
+mod crowded;
 mod delivery;
 mod finished;
 mod fleet;
+mod hooks;
 mod instant;
 mod machine;
 mod memory;
+mod pods;
 mod raw;
 mod recovery;
 mod requests;
@@ -60,14 +63,17 @@ async fn main() -> anyhow::Result<()> {
         arguments.page.is_none() || std::env::var_os(SCALE_VARIABLE).is_none(),
         "a page is not written from a run with {SCALE_VARIABLE}; unset it"
     );
-    let sections: [(&str, Section); 9] = [
+    let sections: [(&str, Section); 12] = [
         ("writes", || Box::pin(writes::measure())),
         ("memory", || Box::pin(memory::measure())),
+        ("pods", || Box::pin(pods::measure())),
         ("delivery", || Box::pin(delivery::measure())),
         ("burst", || Box::pin(burst::measure())),
         ("cluster", || Box::pin(cluster::measure())),
         ("fleet", || Box::pin(fleet::measure())),
+        ("hooks", || Box::pin(hooks::measure())),
         ("finished", || Box::pin(finished::measure())),
+        ("crowded", || Box::pin(crowded::measure())),
         ("recovery", || Box::pin(recovery::measure())),
         ("watches", || Box::pin(watches::measure())),
     ];

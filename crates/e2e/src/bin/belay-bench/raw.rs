@@ -44,21 +44,7 @@ impl Container {
     pub(crate) async fn start() -> anyhow::Result<Self> {
         let dir = tempfile::tempdir()?;
         let runtime = ProcessRuntime::open(&dir.path().join("runtime"))?;
-        let config = ContainerConfig {
-            pod_namespace: "default".into(),
-            pod_name: "raw".into(),
-            pod_uid: "raw".into(),
-            name: "main".into(),
-            restart_count: 0,
-            image: "none".into(),
-            command: ["sh", "-c", IDLE].map(String::from).to_vec(),
-            env: Vec::new(),
-            working_dir: None,
-            user: None,
-            group: None,
-            log_path: dir.path().join("log"),
-        };
-        let id = runtime.start(&config).await?;
+        let id = runtime.start(&config(dir.path(), IDLE)).await?;
         let target = runtime.target(&id).await?;
         Ok(Self {
             target,
@@ -73,7 +59,21 @@ impl Container {
         let mut all = Installation::all().map_err(anyhow::Error::msg)?;
         // What was given comes after what the machine has.
         let installation = all.pop().context("no containerd")?;
-        let containerd = Containerd::start(&installation).await?;
+        Self::on(Containerd::start(&installation).await?).await
+    }
+
+    /// The same on each containerd that can be used here, with its name and version.
+    pub(crate) async fn on_every_containerd() -> anyhow::Result<Vec<(String, Self)>> {
+        let mut every = Vec::new();
+        for installation in Installation::all().map_err(anyhow::Error::msg)? {
+            let containerd = Containerd::start(&installation).await?;
+            let version = containerd.kubelet().version().await?;
+            every.push((format!("containerd {version}"), Self::on(containerd).await?));
+        }
+        Ok(every)
+    }
+
+    async fn on(containerd: Containerd) -> anyhow::Result<Self> {
         let pod = PodSpec {
             uid: "raw".into(),
             name: "raw".into(),
@@ -159,6 +159,42 @@ impl Container {
             }
         }
         Ok(())
+    }
+}
+
+/// What it takes to stop a container that ends on SIGTERM, on the process runtime: signal, end,
+/// removal.
+pub(crate) async fn stops_of_processes(script: &str, count: usize) -> anyhow::Result<Samples> {
+    let dir = tempfile::tempdir()?;
+    let runtime = ProcessRuntime::open(&dir.path().join("runtime"))?;
+    let term: Signal = "SIGTERM".parse().context("SIGTERM is a signal")?;
+    let mut samples = Samples::default();
+    for number in 0..count {
+        let ready = dir.path().join(format!("ready-{number}"));
+        let script = format!("trap 'exit 0' TERM; : > {}; {script}", ready.display());
+        let id = runtime.start(&config(dir.path(), &script)).await?;
+        belay_testkit::until_file(&ready.display().to_string(), |_| true).await?;
+        let target = runtime.target(&id).await?;
+        let begin = Instant::now();
+        target.signal(term).await?;
+        runtime.wait(&id).await?;
+        runtime.remove(&id).await?;
+        samples.push(begin.elapsed());
+    }
+    Ok(samples)
+}
+
+/// A container of the process runtime that runs a shell script.
+fn config(dir: &Path, script: &str) -> ContainerConfig {
+    ContainerConfig {
+        pod_namespace: "default".into(),
+        pod_name: "raw".into(),
+        pod_uid: "raw".into(),
+        name: "main".into(),
+        image: "none".into(),
+        command: ["sh", "-c", script].map(String::from).to_vec(),
+        log_path: dir.join("log"),
+        ..ContainerConfig::default()
     }
 }
 

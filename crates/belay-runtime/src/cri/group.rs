@@ -1,0 +1,108 @@
+//! Control groups: they tell who belongs to a container, without the runtime and without memory.
+//!
+//! Runtimes put a container into a group that has its ID in its name, and whatever it starts is
+//! born there. Only a privileged process can leave.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use belay_shim::kill::{self, Prey};
+use belay_shim::proc::Process;
+
+const ROOT: &str = "/sys/fs/cgroup";
+
+/// Whether a process whose groups are listed in `groups` belongs to the container.
+pub(crate) fn holds(groups: &str, id: &str) -> bool {
+    let named = |component: &str| {
+        component == id
+            || component
+                .strip_suffix(".scope")
+                .and_then(|scope| scope.strip_suffix(id))
+                .is_some_and(|prefix| prefix.ends_with('-'))
+    };
+    groups
+        .lines()
+        .filter_map(|line| line.splitn(3, ':').nth(2))
+        .any(|path| path.split('/').any(named))
+}
+
+/// Kills everything that belongs to a container. Blocks; returns what could not be killed.
+pub(crate) fn kill_all(id: &str) -> Vec<String> {
+    let mut look = |all: &[Process]| Prey {
+        members: all
+            .iter()
+            .filter(|process| !process.is_dead())
+            .filter(|process| {
+                let groups = fs::read_to_string(format!("/proc/{}/cgroup", process.pid));
+                groups.is_ok_and(|groups| holds(&groups, id))
+            })
+            .map(|process| process.pid)
+            .collect::<HashSet<_>>(),
+        ..Prey::default()
+    };
+    kill::kill_prey(&mut look, kill::PATIENCE, &mut || ())
+}
+
+/// Removes a group, in every hierarchy, that nobody is in any more.
+pub(crate) fn remove(parent: &str) {
+    let parent = parent.trim_start_matches('/');
+    if parent.is_empty() {
+        return;
+    }
+    for hierarchy in hierarchies() {
+        // One that is still in use is busy, and goes with its last sandbox.
+        let _ = remove_empty(&hierarchy.join(parent));
+    }
+}
+
+/// Where groups are: below the root itself, and where every controller has its own, below each.
+fn hierarchies() -> Vec<PathBuf> {
+    let mut all = vec![PathBuf::from(ROOT)];
+    let below = fs::read_dir(ROOT).into_iter().flatten().flatten();
+    all.extend(below.map(|entry| entry.path()).filter(|path| path.is_dir()));
+    all
+}
+
+fn remove_empty(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)?.flatten() {
+        if entry.file_type()?.is_dir() {
+            remove_empty(&entry.path())?;
+        }
+    }
+    fs::remove_dir(dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_container_is_known_by_its_group_and_not_by_a_name_that_looks_alike() {
+        let id = "0123abcd";
+        for groups in [
+            "5:memory:/belay/pod1/0123abcd\n0::/",
+            "0::/kubepods.slice/cri-containerd-0123abcd.scope",
+            "0::/system.slice/crio-0123abcd.scope/inner",
+            "3:cpu,cpuacct:/../../0123abcd",
+        ] {
+            assert!(holds(groups, id), "{groups}");
+        }
+        for groups in [
+            "",
+            "0::/",
+            "0::/belay/0123abcde",
+            "0::/belay/x0123abcd.scope",
+            "0::/0123abcd-old",
+            "1:name=0123abcd:/",
+        ] {
+            assert!(!holds(groups, id), "{groups}");
+        }
+    }
+
+    #[test]
+    fn nobody_is_killed_for_a_container_that_is_not_there() {
+        assert_eq!(kill_all("no-such-container-id"), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,435 @@
+//! Sessions in containers of containerd.
+//!
+//! ```text
+//!   sessions/ID: record, pipes ──> Exec ──> Start ──> follow: Wait, or kill all that belongs
+//!                                                        │ told, then everybody lets go
+//!                                                        v
+//!                                          Delete ──> sessions/ID removed
+//! ```
+//!
+//! containerd copies between its pipes or its terminal and ours; deleting the exec ends that, so it
+//! is done only when the session is dropped. An agent that died leaves its directories: the next one
+//! kills what they name.
+
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use belay_action::{AttemptId, ContainerId};
+use belay_shim::clock::Wall;
+use belay_shim::instance::{STDERR, STDIN, STDOUT, Started};
+use belay_shim::proc::{self, ATTEMPT_MARK, Process};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::time::{sleep, timeout};
+use tonic::Code;
+use tracing::{debug, info, warn};
+
+use super::client::{CallError, Ends, ExecName};
+use super::refusal::{self, Refusal};
+use super::specification::exec_process;
+use super::{CriRuntime, Shared, exec_id, hunt};
+use crate::blocking::blocking;
+use crate::process::TERM;
+use crate::sessions::{Knobs, Pipes, Reins, reined};
+use crate::{
+    RuntimeError, Session, SessionEnd, SessionError, SessionRequest, Sessions, Size, Streams,
+};
+
+/// Pauses between calls to a runtime that is away.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// How long containerd may take to see and forget what was killed.
+const LATE: Duration = Duration::from_secs(10);
+/// The file that tells a later agent what a directory is of.
+const RECORD: &str = "session";
+
+/// What an agent that died has left.
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    container: String,
+    session: AttemptId,
+    boot: String,
+}
+
+/// One session, as containerd and the disk know it.
+struct Place {
+    shared: Arc<Shared>,
+    name: ExecName,
+    session: AttemptId,
+    dir: PathBuf,
+}
+
+#[async_trait]
+impl Sessions for CriRuntime {
+    async fn open(
+        &self,
+        id: &ContainerId,
+        request: &SessionRequest,
+    ) -> Result<(Session, Streams), SessionError> {
+        let shared = &self.shared;
+        if !shared.tasks {
+            return Err(SessionError::Unsupported {
+                what: "run commands so that they can be killed with all they start: that needs \
+                       containerd",
+            });
+        }
+        if request.command.first().is_none_or(String::is_empty) {
+            let message = "there is no command to run".to_owned();
+            return Err(SessionError::Command { message });
+        }
+        let container = self.container(id).await?;
+        let not_running = || SessionError::NotRunning {
+            container: id.clone(),
+        };
+        if !container.is_running(&shared.boot_id) {
+            return Err(not_running());
+        }
+        let first = container.process(&shared.client).await?;
+        let process = session_process(first, request, id)?;
+        let place = Place::new(shared, id, &request.id);
+        let _turn = container.turn().await;
+        let pipes = place.prepare(request).await?;
+        match place.start(&pipes, process, request).await {
+            Ok(leader) => {
+                let streams = pipes.streams();
+                let knobs = CriKnobs {
+                    shared: Arc::clone(shared),
+                    name: place.name.clone(),
+                    terminal: request.terminal.is_some(),
+                };
+                let (session, reins) = reined(Box::new(knobs));
+                tokio::spawn(place.follow(leader, reins));
+                Ok((session, streams))
+            }
+            Err(error) => {
+                // Whatever became of it, nothing of it may stay.
+                let refusal = refusal_of(&error);
+                let unclear = refusal == Refusal::Unclear;
+                tokio::spawn(async move {
+                    if unclear {
+                        place.kill(None).await;
+                    }
+                    place.clear().await;
+                });
+                Err(match refusal {
+                    Refusal::NotRunning => not_running(),
+                    Refusal::Command { message } | Refusal::Node { message } => {
+                        SessionError::Command { message }
+                    }
+                    Refusal::Unclear => error.during("start a command").into(),
+                })
+            }
+        }
+    }
+}
+
+fn refusal_of(error: &CallError) -> Refusal {
+    match error {
+        CallError::Answer(status) => refusal::read(status),
+        CallError::Away { .. } | CallError::Silent { .. } => Refusal::Unclear,
+    }
+}
+
+/// The process of a session: the container's own, with another command and perhaps a terminal.
+fn session_process(
+    first: &Value,
+    request: &SessionRequest,
+    container: &ContainerId,
+) -> Result<Vec<u8>, SessionError> {
+    let process = exec_process(
+        first,
+        &request.command,
+        container.as_str(),
+        request.id.as_str(),
+    );
+    let Some(size) = request.terminal else {
+        return Ok(process);
+    };
+    let mut process: Value =
+        serde_json::from_slice(&process).map_err(|error| RuntimeError::Call {
+            what: "describe a command",
+            problem: error.to_string(),
+        })?;
+    process["terminal"] = true.into();
+    if size != Size::default() {
+        process["consoleSize"] = serde_json::json!({"width": size.columns, "height": size.rows});
+    }
+    let (name, value) = TERM;
+    if let Some(environment) = process["env"].as_array_mut() {
+        let other = |variable: &Value| {
+            let named = variable.as_str().and_then(|text| text.split('=').next());
+            named != Some(name)
+        };
+        environment.retain(other);
+        environment.push(format!("{name}={value}").into());
+    }
+    Ok(process.to_string().into_bytes())
+}
+
+fn directory(shared: &Shared) -> PathBuf {
+    shared.containers.with_file_name("sessions")
+}
+
+impl Place {
+    fn new(shared: &Arc<Shared>, container: &ContainerId, session: &AttemptId) -> Self {
+        Place {
+            shared: Arc::clone(shared),
+            name: ExecName {
+                container: container.to_string(),
+                exec: exec_id(session),
+            },
+            session: session.clone(),
+            dir: directory(shared).join(session.as_str()),
+        }
+    }
+
+    /// Makes the directory with its record and pipes.
+    async fn prepare(&self, request: &SessionRequest) -> Result<Pipes, RuntimeError> {
+        let record = Record {
+            container: self.name.container.clone(),
+            session: self.session.clone(),
+            boot: self.shared.boot_id.clone(),
+        };
+        let (dir, stdin, stderr) = (
+            self.dir.clone(),
+            request.stdin || request.terminal.is_some(),
+            request.terminal.is_none(),
+        );
+        blocking(move || {
+            let made = make(&dir, &record).and_then(|()| Pipes::make(&dir, stdin, stderr));
+            if made.is_err() {
+                let _ = fs::remove_dir_all(&dir);
+            }
+            made
+        })
+        .await
+    }
+
+    /// Makes the exec known and starts it.
+    async fn start(
+        &self,
+        pipes: &Pipes,
+        process: Vec<u8>,
+        request: &SessionRequest,
+    ) -> Result<Started, CallError> {
+        let terminal = request.terminal.is_some();
+        let paths = [STDIN, STDOUT, STDERR].map(|name| pipes.path(name));
+        let ends = Ends {
+            stdin: (request.stdin || terminal).then_some(&*paths[0]),
+            stdout: &paths[1],
+            stderr: (!terminal).then_some(&*paths[2]),
+            terminal,
+        };
+        let client = &self.shared.client;
+        client.exec_session(&self.name, process, ends).await?;
+        let pid = client.start(&self.name).await?;
+        Ok(self.leader(pid))
+    }
+
+    /// The first process, if it can still be seen; its mark tells that it is no other.
+    fn leader(&self, pid: u32) -> Started {
+        let pid = i32::try_from(pid).unwrap_or(0);
+        let process = Process::read(pid).filter(|_| {
+            let environment = proc::environment(pid);
+            proc::has_variable(&environment, ATTEMPT_MARK, self.session.as_str())
+        });
+        Started {
+            pid,
+            start_time: process.map_or(0, |process| process.start_time),
+            boot_id: self.shared.boot_id.clone(),
+            at: Wall::now(),
+            deadline: None,
+        }
+    }
+
+    async fn follow(self, leader: Started, mut reins: Reins) {
+        let ended = tokio::select! {
+            biased;
+            ended = self.ended() => ended,
+            () = reins.killed() => {
+                let survivors = self.kill(Some(leader)).await;
+                info!(session = %self.session, ?survivors, "a session was killed");
+                // containerd must have seen it before it can be deleted.
+                let _ = timeout(LATE, self.ended()).await;
+                SessionEnd::Killed { survivors }
+            }
+        };
+        reins.tell(ended);
+        // Its output may still be on its way.
+        reins.dropped().await;
+        self.clear().await;
+    }
+
+    /// Waits until containerd tells the end, through as many of its restarts as it takes.
+    async fn ended(&self) -> SessionEnd {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match self.shared.client.wait(&self.name).await {
+                Ok(answer) => {
+                    return match i32::try_from(answer.exit_status) {
+                        Ok(code) => SessionEnd::Exited(code),
+                        Err(_) => SessionEnd::Lost {
+                            problem: "containerd cannot tell how it ended".to_owned(),
+                        },
+                    };
+                }
+                Err(error) if error.is(Code::NotFound) => {
+                    return SessionEnd::Lost {
+                        problem: "containerd has forgotten it".to_owned(),
+                    };
+                }
+                Err(error) => debug!(session = %self.session, %error, "waiting again"),
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    async fn kill(&self, leader: Option<Started>) -> Vec<String> {
+        let leader = leader.filter(|leader| leader.start_time > 0);
+        let (container, session) = (self.name.container.clone(), self.session.to_string());
+        let killed =
+            blocking(move || Ok(hunt::kill_all(&container, &session, leader.as_ref()))).await;
+        killed.unwrap_or_else(|error| vec![error.to_string()])
+    }
+
+    /// Lets containerd forget the exec, and removes the directory.
+    async fn clear(&self) {
+        let mut pause = FIRST_PAUSE;
+        let deleted = timeout(LATE, async {
+            loop {
+                match self.shared.client.delete(&self.name).await {
+                    Ok(()) => return,
+                    Err(error) if error.is(Code::NotFound) => return,
+                    // Away, or it has not seen the end yet.
+                    Err(error) => debug!(session = %self.session, %error, "deleting again"),
+                }
+                sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        });
+        if deleted.await.is_err() {
+            // It goes with its container at the latest.
+            warn!(session = %self.session, "containerd does not forget a session");
+        }
+        let dir = self.dir.clone();
+        let removed =
+            blocking(move || fs::remove_dir_all(&dir).map_err(RuntimeError::io("remove", &dir)));
+        if let Err(error) = removed.await {
+            warn!(session = %self.session, %error, "a session's directory stays");
+        }
+    }
+}
+
+fn make(dir: &Path, record: &Record) -> Result<(), RuntimeError> {
+    let io = |error| RuntimeError::io("create", dir)(error);
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+        .map_err(io)?;
+    let bytes = serde_json::to_vec(record).map_err(|error| io(error.into()))?;
+    fs::write(dir.join(RECORD), bytes).map_err(io)
+}
+
+struct CriKnobs {
+    shared: Arc<Shared>,
+    name: ExecName,
+    terminal: bool,
+}
+
+#[async_trait]
+impl Knobs for CriKnobs {
+    async fn resize(&self, size: Size) -> Result<(), RuntimeError> {
+        if !self.terminal {
+            return Ok(());
+        }
+        let resized = self.shared.client.resize(&self.name, size).await;
+        resized.map_err(|error| error.during("resize a terminal"))
+    }
+
+    async fn close_stdin(&self) {
+        if self.terminal {
+            return;
+        }
+        if let Err(error) = self.shared.client.close_stdin(&self.name).await {
+            debug!(session = %self.name.exec, %error, "the end of the input was not told");
+        }
+    }
+}
+
+/// Kills the sessions that an agent before this one has left.
+pub(super) async fn sweep(shared: &Arc<Shared>) {
+    let root = directory(shared);
+    let left = blocking(move || {
+        let entries = fs::read_dir(&root).into_iter().flatten().flatten();
+        let records = entries.filter_map(|entry| {
+            let record = fs::read(entry.path().join(RECORD)).ok();
+            let record = record.and_then(|bytes| serde_json::from_slice::<Record>(&bytes).ok());
+            if record.is_none() {
+                // It got no further than its directory.
+                let _ = fs::remove_dir_all(entry.path());
+            }
+            record
+        });
+        Ok(records.collect::<Vec<_>>())
+    });
+    for record in left.await.unwrap_or_default() {
+        let Ok(container) = ContainerId::new(&record.container) else {
+            continue;
+        };
+        let place = Place::new(shared, &container, &record.session);
+        if record.boot == shared.boot_id {
+            let survivors = place.kill(None).await;
+            info!(session = %place.session, ?survivors, "a session of an agent before was killed");
+        }
+        // What lives is dead now. That containerd forgets it may take as long as it likes.
+        tokio::spawn(async move { place.clear().await });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_terminal_has_a_name_and_a_size_and_the_rest_is_the_containers() {
+        let first = json!({"env": ["TERM=dumb", "A=b"], "cwd": "/srv", "terminal": false});
+        let mut request = SessionRequest {
+            id: AttemptId::new("s1").unwrap(),
+            command: vec!["sh".to_owned()],
+            stdin: true,
+            terminal: Some(Size {
+                columns: 80,
+                rows: 24,
+            }),
+        };
+        let container = ContainerId::new("c1").unwrap();
+        let made = |request: &SessionRequest| -> Value {
+            let process = session_process(&first, request, &container).unwrap();
+            serde_json::from_slice(&process).unwrap()
+        };
+        let process = made(&request);
+        assert_eq!(process["terminal"], true);
+        assert_eq!(process["consoleSize"], json!({"width": 80, "height": 24}));
+        assert_eq!(
+            process["env"],
+            json!([
+                "A=b",
+                "BELAY_CONTAINER_ID=c1",
+                "BELAY_ATTEMPT_ID=s1",
+                "TERM=xterm"
+            ])
+        );
+        assert_eq!(process["cwd"], "/srv");
+        request.terminal = None;
+        let process = made(&request);
+        assert_eq!(process["terminal"], false);
+        assert_eq!(process["env"][0], "TERM=dumb");
+    }
+}

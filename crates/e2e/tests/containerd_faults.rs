@@ -1,0 +1,254 @@
+//! Pods on a containerd that is killed, restarted or hangs, and on sandboxes that die: containers end
+//! on time, other pods never notice, and nothing is left behind.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use belay_testkit::containerd::{Containerd, Installation};
+use belay_testkit::ends::{LONG, delete, gone, pre_stop, reports, sent, stopping, told};
+use belay_testkit::{Instance, PODS, PodBuilder, Stage, eventually, pod, processes, until_file};
+use serde_json::{Value, json};
+
+/// A containerd of the test's own, the newest there is, and a node on it.
+async fn node() -> anyhow::Result<Option<(Containerd, Instance, Stage)>> {
+    let Some(installation) = Installation::newest() else {
+        return Ok(None);
+    };
+    let containerd = Containerd::start(&installation).await?;
+    let instance = Instance::up().on(&containerd).start().await?;
+    let stage = Stage::on(&instance).await?;
+    Ok(Some((containerd, instance, stage)))
+}
+
+/// A pod that says in a file of its own name that it is up, and which signal it got.
+fn talker(stage: &Stage, name: &str) -> PodBuilder {
+    let script = reports(&stage.file(name), &["TERM"]);
+    pod(name).container("main", ["sh", "-c", &script])
+}
+
+/// One that ends only when it is killed.
+fn stubborn(stage: &Stage, name: &str) -> PodBuilder {
+    let file = stage.file(name);
+    let script = format!("trap '' TERM; echo up >> {file}; while :; do sleep 0.05; done");
+    pod(name).container("main", ["sh", "-c", &script])
+}
+
+async fn up(stage: &Stage, pod: PodBuilder, name: &str) -> anyhow::Result<()> {
+    stage.run(pod).await?;
+    until_file(&stage.file(name), |text| text.contains("up")).await?;
+    Ok(())
+}
+
+async fn containers(stage: &Stage, name: &str) -> anyhow::Result<Value> {
+    let pod = stage.admin().get(&format!("{PODS}/{name}")).await?.ok()?;
+    Ok(pod["status"]["containerStatuses"].clone())
+}
+
+/// That no process of a pod is left, which is known by its file.
+async fn dead(stage: &Stage, name: &str) -> anyhow::Result<()> {
+    let mark = format!("{} ", stage.file(name));
+    eventually(&format!("the end of the processes of {name}"), async || {
+        let left = processes::with_command(mark.trim());
+        anyhow::ensure!(left.is_empty(), "{left:?}");
+        Ok(Some(()))
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_containerd_hangs_containers_end_on_time_and_the_rest_follows() -> anyhow::Result<()>
+{
+    let Some((containerd, _instance, stage)) = node().await? else {
+        return Ok(());
+    };
+    up(&stage, talker(&stage, "bystander"), "bystander").await?;
+    up(&stage, talker(&stage, "leaving").grace(600), "leaving").await?;
+    up(&stage, stubborn(&stage, "staying").grace(1), "staying").await?;
+    let before = containers(&stage, "bystander").await?;
+
+    containerd.hang()?;
+    stage.create(talker(&stage, "coming")).await?;
+    delete(&stage, "leaving").await?;
+    delete(&stage, "staying").await?;
+    dead(&stage, "leaving").await?;
+    dead(&stage, "staying").await?;
+    assert_eq!(
+        std::fs::read_to_string(stage.file("leaving"))?,
+        "up\nTERM\n"
+    );
+    // Their objects do not wait for ever for a runtime that does not come to forget them.
+    gone(&stage, "leaving").await?;
+    gone(&stage, "staying").await?;
+    let coming = stage.admin().get(&format!("{PODS}/coming")).await?.ok()?;
+    assert_eq!(coming["status"]["phase"], "Pending", "{coming:#}");
+
+    containerd.go_on()?;
+    until_file(&stage.file("coming"), |text| text.contains("up")).await?;
+    assert_eq!(containers(&stage, "bystander").await?, before);
+    eventually("containerd to have forgotten them", async || {
+        let ids = containerd.ctr(&["--namespace=k8s.io", "containers", "list", "-q"])?;
+        // A sandbox and a container each for the bystander and the one that came.
+        anyhow::ensure!(ids.lines().count() == 4, "{ids}");
+        Ok(Some(()))
+    })
+    .await?;
+    for name in ["bystander", "coming"] {
+        delete(&stage, name).await?;
+        gone(&stage, name).await?;
+        assert_eq!(std::fs::read_to_string(stage.file(name))?, "up\nTERM\n");
+    }
+    Ok(())
+}
+
+/// Signal, kill and wait need no runtime, also for an agent that has never seen the container.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_comes_back_while_containerd_hangs_ends_what_it_began() -> anyhow::Result<()>
+{
+    let Some((containerd, mut instance, stage)) = node().await? else {
+        return Ok(());
+    };
+    up(&stage, talker(&stage, "bystander"), "bystander").await?;
+    // One to be signalled when it has slept, with a neighbour that waits for that, and one to be
+    // killed.
+    let side = reports(&stage.file("side"), &["TERM"]);
+    let sleeping = talker(&stage, "sleeping")
+        .container_field("lifecycle", pre_stop(5))
+        .sidecar("side", ["sh", "-c", &side])
+        .grace(LONG);
+    up(&stage, sleeping, "sleeping").await?;
+    until_file(&stage.file("side"), |text| text.contains("up")).await?;
+    up(&stage, stubborn(&stage, "staying").grace(5), "staying").await?;
+    let before = containers(&stage, "bystander").await?;
+    for name in ["sleeping", "staying"] {
+        delete(&stage, name).await?;
+        stopping(&stage, name).await?;
+    }
+    sent(&stage, "staying", "main").await?;
+    instance.kill9().await?;
+    containerd.hang()?;
+    instance.start_again().await?;
+    let stage = Stage::on(&instance).await?;
+    dead(&stage, "sleeping").await?;
+    dead(&stage, "side").await?;
+    dead(&stage, "staying").await?;
+    for name in ["sleeping", "side"] {
+        assert_eq!(std::fs::read_to_string(stage.file(name))?, "up\nTERM\n");
+    }
+    assert_eq!(sent(&stage, "sleeping", "main").await?.signal, "SIGTERM");
+
+    containerd.go_on()?;
+    for name in ["sleeping", "staying"] {
+        gone(&stage, name).await?;
+    }
+    assert_eq!(containers(&stage, "bystander").await?, before);
+    eventually("containerd to have forgotten them", async || {
+        let ids = containerd.ctr(&["--namespace=k8s.io", "containers", "list", "-q"])?;
+        anyhow::ensure!(ids.lines().count() == 2, "{ids}");
+        Ok(Some(()))
+    })
+    .await?;
+    delete(&stage, "bystander").await?;
+    gone(&stage, "bystander").await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn containerd_is_killed_while_pods_run_start_and_end() -> anyhow::Result<()> {
+    let Some((mut containerd, mut instance, stage)) = node().await? else {
+        return Ok(());
+    };
+    up(&stage, talker(&stage, "bystander"), "bystander").await?;
+    up(&stage, talker(&stage, "leaving").grace(600), "leaving").await?;
+    let before = containers(&stage, "bystander").await?;
+    for round in 0..2 {
+        let name = format!("coming-{round}");
+        stage.create(talker(&stage, &name)).await?;
+        containerd.kill9()?;
+        if round == 0 {
+            delete(&stage, "leaving").await?;
+            dead(&stage, "leaving").await?;
+        } else {
+            // The agent at the same time.
+            instance.kill9().await?;
+        }
+        containerd.start_again().await?;
+        if round == 1 {
+            instance.start_again().await?;
+        }
+        let stage = Stage::on(&instance).await?;
+        until_file(&stage.file(&name), |text| text.contains("up")).await?;
+        assert_eq!(std::fs::read_to_string(stage.file(&name))?, "up\n", "once");
+    }
+    let stage = Stage::on(&instance).await?;
+    gone(&stage, "leaving").await?;
+    assert_eq!(
+        std::fs::read_to_string(stage.file("leaving"))?,
+        "up\nTERM\n"
+    );
+    assert_eq!(containers(&stage, "bystander").await?, before);
+    for name in ["bystander", "coming-0", "coming-1"] {
+        delete(&stage, name).await?;
+        gone(&stage, name).await?;
+    }
+    eventually("containerd to have nothing", async || {
+        let ids = containerd.ctr(&["--namespace=k8s.io", "containers", "list", "-q"])?;
+        anyhow::ensure!(ids.trim().is_empty(), "{ids}");
+        Ok(Some(()))
+    })
+    .await
+}
+
+/// The first process of a pod's sandbox.
+fn pause(uid: &str) -> Option<u32> {
+    let sleeping = processes::with_command("2147483647").into_iter();
+    let of_pod = |pid: u32| {
+        let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup"));
+        groups.is_ok_and(|groups| groups.contains(uid))
+    };
+    sleeping.map(|process| process.pid).find(|pid| of_pod(*pid))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_whose_sandbox_dies_begins_anew_in_another() -> anyhow::Result<()> {
+    let Some((_containerd, _instance, stage)) = node().await? else {
+        return Ok(());
+    };
+    let file = stage.file("phoenix");
+    let prepare = format!("echo prepare >> {file}");
+    let init = json!([{"name": "prepare", "image": "none", "command": ["sh", "-c", prepare]}]);
+    let phoenix = talker(&stage, "phoenix").spec("initContainers", init);
+    up(&stage, phoenix, "phoenix").await?;
+    up(
+        &stage,
+        talker(&stage, "mortal").restart_policy("Never"),
+        "mortal",
+    )
+    .await?;
+    for name in ["phoenix", "mortal"] {
+        let pod = stage.admin().get(&format!("{PODS}/{name}")).await?.ok()?;
+        let uid = pod["metadata"]["uid"].as_str().context("a UID")?;
+        processes::kill(pause(uid).context("its sandbox has a process")?);
+    }
+    until_file(&file, |text| text.matches("up").count() == 2).await?;
+    assert_eq!(
+        std::fs::read_to_string(&file)?,
+        "prepare\nup\nTERM\nprepare\nup\n"
+    );
+    let changed = told(&stage, "phoenix", "SandboxChanged").await?;
+    assert_eq!(
+        changed,
+        ["Pod sandbox changed, it will be killed and re-created."]
+    );
+    eventually("the mortal to have ended", async || {
+        let pod = stage.admin().get(&format!("{PODS}/mortal")).await?.ok()?;
+        let phase = pod["status"]["phase"].as_str().unwrap_or_default();
+        Ok(matches!(phase, "Succeeded" | "Failed").then_some(()))
+    })
+    .await?;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(std::fs::read_to_string(stage.file("mortal"))?, "up\nTERM\n");
+    for name in ["phoenix", "mortal"] {
+        delete(&stage, name).await?;
+        gone(&stage, name).await?;
+    }
+    Ok(())
+}
