@@ -16,6 +16,7 @@ use crate::events::Recorder;
 use crate::journal::Journal;
 use crate::lookup::Lookup;
 use crate::metrics::Metrics;
+use crate::node::Health;
 use crate::pods::Table;
 use crate::pods::objects::Objects;
 
@@ -69,6 +70,8 @@ pub(crate) struct Host {
     pub(crate) boot_id: String,
     /// What runs the pods.
     pub(crate) runtime: Arc<dyn PodRuntime>,
+    /// Whether that answers.
+    pub(crate) health: Health,
     pub(crate) pods: Arc<Table>,
     /// What the pods take data from.
     pub(crate) objects: Arc<Objects>,

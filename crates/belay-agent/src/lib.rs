@@ -194,6 +194,7 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Agen
         data_dir: config.data_dir,
         boot_id: clock::boot_id(),
         runtime: config.runtime,
+        health: node::Health::new(),
         pods,
     });
     info!(node = context.node_name, address = %listener.address, "the agent runs");

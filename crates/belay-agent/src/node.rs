@@ -2,11 +2,12 @@
 //!
 //! # Expected flow
 //!
-//! The node is created, or brought up to date if it is there; its status is written at once and then
-//! every [`STATUS_EVERY`]. Whatever fails is tried again, for ever: a node without an API server goes
-//! on running what it runs.
+//! The node is created, or brought up to date if it is there; its status is written at once, then
+//! every [`STATUS_EVERY`], and when the runtime falls silent or answers again. Whatever fails is
+//! tried again, for ever: a node without an API server goes on running what it runs.
 
 mod facts;
+mod health;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,20 +20,30 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::context::Host;
+use facts::Readiness;
 pub(crate) use facts::{Facts, Machine};
+pub(crate) use health::Health;
 
 /// How often an unchanged status is written.
 const STATUS_EVERY: Duration = Duration::from_secs(300);
+/// How often one is written that says that the node is not ready: who finds an agent alive again
+/// that was silent takes its node to be well.
+const NOT_READY_EVERY: Duration = Duration::from_secs(30);
+/// How often the runtime's health is looked at.
+const LOOK: Duration = Duration::from_secs(5);
 /// How long to wait after a failure.
 const RETRY: Duration = Duration::from_secs(1);
+
 /// Keeps the node's object. Runs until `shutdown`.
 pub(crate) async fn keep_object(context: Arc<Host>, facts: Facts, shutdown: CancellationToken) {
     let api: Api<Node> = Api::all(context.client.clone());
     let work = async {
-        let mut ready_since = Timestamp::now();
+        let mut readiness = Readiness::new(Timestamp::now());
         let mut registered = false;
         loop {
-            let pause = match write(&api, &facts, &mut ready_since, &mut registered).await {
+            readiness.see(context.health.problem(), Timestamp::now());
+            let pause = match write(&api, &facts, &mut readiness, &mut registered).await {
+                Ok(()) if readiness.problem.is_some() => NOT_READY_EVERY,
                 Ok(()) => STATUS_EVERY,
                 Err(error) => {
                     warn!(node = facts.name, %error, "the node's object could not be written; trying again");
@@ -40,7 +51,13 @@ pub(crate) async fn keep_object(context: Arc<Host>, facts: Facts, shutdown: Canc
                     RETRY
                 }
             };
-            tokio::time::sleep(pause).await;
+            let changed = async {
+                while context.health.problem() == readiness.problem {
+                    tokio::time::sleep(LOOK).await;
+                }
+            };
+            // Either is a reason to write.
+            let _ = tokio::time::timeout(pause, changed).await;
         }
     };
     tokio::select! {
@@ -52,15 +69,13 @@ pub(crate) async fn keep_object(context: Arc<Host>, facts: Facts, shutdown: Canc
 async fn write(
     api: &Api<Node>,
     facts: &Facts,
-    ready_since: &mut Timestamp,
+    readiness: &mut Readiness,
     registered: &mut bool,
 ) -> Result<(), Error> {
     if !*registered {
         match api.get_opt(&facts.name).await? {
             Some(node) => {
-                if let Some(since) = facts::ready_since(&node) {
-                    *ready_since = since;
-                }
+                readiness.go_on(&node);
                 let params = PatchParams::default();
                 api.patch(&facts.name, &params, &Patch::Merge(&facts.metadata_patch()))
                     .await?;
@@ -79,7 +94,7 @@ async fn write(
         }
         info!(node = facts.name, "the node is registered");
     }
-    let status = facts.status_patch(*ready_since, Timestamp::now());
+    let status = facts.status_patch(readiness, Timestamp::now());
     match api
         .patch_status(&facts.name, &PatchParams::default(), &Patch::Merge(&status))
         .await

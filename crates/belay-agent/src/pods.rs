@@ -163,6 +163,7 @@ async fn list(context: &Host) -> HashMap<String, Found> {
         };
         match listed.await {
             Ok((states, sandboxes)) => {
+                context.health.answered();
                 let mut adopted: HashMap<String, Found> = HashMap::new();
                 for state in states {
                     let found = adopted.entry(state.config.pod_uid.clone()).or_default();
@@ -173,7 +174,10 @@ async fn list(context: &Host) -> HashMap<String, Found> {
                 }
                 return adopted;
             }
-            Err(error) => warn!(%error, "the runtime cannot tell what it runs; asking again"),
+            Err(error) => {
+                warn!(%error, "the runtime cannot tell what it runs; asking again");
+                context.health.refused(error.to_string());
+            }
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
@@ -184,9 +188,13 @@ fn look(context: Arc<Host>) -> BoxFuture<'static, Option<Vec<Sandbox>>> {
     async move {
         tokio::time::sleep(LOOK).await;
         match context.runtime.sandboxes().await {
-            Ok(sandboxes) => Some(sandboxes),
+            Ok(sandboxes) => {
+                context.health.answered();
+                Some(sandboxes)
+            }
             Err(error) => {
                 debug!(%error, "the runtime cannot tell which sandboxes it has");
+                context.health.refused(error.to_string());
                 None
             }
         }

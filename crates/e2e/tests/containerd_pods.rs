@@ -206,7 +206,12 @@ async fn no_command(stage: &Stage) -> anyhow::Result<()> {
     assert!(message.contains("/no/such/program"), "{message}");
     until_told(stage, "no-command", "Failed", "/no/such/program").await?;
     let back_off = "Back-off restarting failed container main in pod no-command_default(";
-    until_told(stage, "no-command", "BackOff", back_off).await
+    until_told(stage, "no-command", "BackOff", back_off).await?;
+    eventually("the next try to be counted", async || {
+        let pod = stage.admin().get(&path).await?.ok()?;
+        Ok((pod["status"]["containerStatuses"][0]["restartCount"] == 1).then_some(()))
+    })
+    .await
 }
 
 async fn until_told(stage: &Stage, pod: &str, reason: &str, part: &str) -> anyhow::Result<()> {

@@ -102,22 +102,16 @@ impl Facts {
     }
 
     /// The whole status; lists replace what was there.
-    pub(crate) fn status_patch(&self, ready_since: Timestamp, now: Timestamp) -> Value {
+    pub(crate) fn status_patch(&self, readiness: &Readiness, now: Timestamp) -> Value {
         let machine = &self.machine;
         let resources = json!({
             "cpu": machine.cpus.to_string(),
             "memory": format!("{}Ki", machine.memory_kib),
             "pods": PODS.to_string(),
         });
-        let condition = |kind: &str, status: &str, reason: &str, message: &str| {
-            json!({
-                "type": kind,
-                "status": status,
-                "reason": reason,
-                "message": message,
-                "lastHeartbeatTime": Time(now),
-                "lastTransitionTime": Time(ready_since),
-            })
+        let (status, reason, message) = match &readiness.problem {
+            None => ("True", "AgentReady", "the agent runs pods"),
+            Some(problem) => ("False", "RuntimeNotReady", problem.as_str()),
         };
         json!({"status": {
             "capacity": resources,
@@ -127,7 +121,14 @@ impl Facts {
                 {"type": "Hostname", "address": self.name},
             ],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": self.port}},
-            "conditions": [condition("Ready", "True", "AgentReady", "the agent runs pods")],
+            "conditions": [{
+                "type": "Ready",
+                "status": status,
+                "reason": reason,
+                "message": message,
+                "lastHeartbeatTime": Time(now),
+                "lastTransitionTime": Time(readiness.since),
+            }],
             "nodeInfo": {
                 "machineID": machine.machine_id,
                 "systemUUID": machine.machine_id,
@@ -145,13 +146,45 @@ impl Facts {
     }
 }
 
-/// Since when an existing node is ready; `None` when it is not.
-pub(crate) fn ready_since(node: &Node) -> Option<Timestamp> {
-    let conditions = node.status.as_ref()?.conditions.as_ref()?;
-    let ready = conditions
-        .iter()
-        .find(|condition| condition.type_ == "Ready")?;
-    (ready.status == "True").then_some(ready.last_transition_time.as_ref()?.0)
+/// Whether the node can run pods, and since when that is so.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Readiness {
+    /// Why it cannot.
+    pub(crate) problem: Option<String>,
+    since: Timestamp,
+}
+
+impl Readiness {
+    pub(crate) fn new(since: Timestamp) -> Self {
+        Readiness {
+            problem: None,
+            since,
+        }
+    }
+
+    pub(crate) fn see(&mut self, problem: Option<String>, now: Timestamp) {
+        if problem.is_some() != self.problem.is_some() {
+            self.since = now;
+        }
+        self.problem = problem;
+    }
+
+    /// What an existing node says has been so for longer, if it says the same.
+    pub(crate) fn go_on(&mut self, node: &Node) {
+        let conditions = node.status.as_ref().and_then(|it| it.conditions.as_ref());
+        let ready = conditions.and_then(|all| all.iter().find(|one| one.type_ == "Ready"));
+        let Some(ready) = ready else { return };
+        let said = if self.problem.is_none() {
+            "True"
+        } else {
+            "False"
+        };
+        if ready.status == said
+            && let Some(since) = &ready.last_transition_time
+        {
+            self.since = since.0;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -178,9 +211,11 @@ mod tests {
         let mut value = facts().object();
         let at: Timestamp = "2030-01-01T00:00:00Z".parse().unwrap();
         let now: Timestamp = "2030-01-02T00:00:00Z".parse().unwrap();
-        value["status"] = facts().status_patch(at, now)["status"].take();
+        value["status"] = facts().status_patch(&Readiness::new(at), now)["status"].take();
         let node: Node = serde_json::from_value(value).unwrap();
-        assert_eq!(ready_since(&node), Some(at));
+        let mut successor = Readiness::new(now);
+        successor.go_on(&node);
+        assert_eq!(successor, Readiness::new(at), "it was ready all the time");
         let status = node.status.unwrap();
         assert_eq!(status.addresses.unwrap()[0].address, "192.0.2.7");
         assert_eq!(
@@ -199,6 +234,22 @@ mod tests {
             node.metadata.labels.unwrap()["kubernetes.io/hostname"],
             "n1"
         );
+    }
+
+    #[test]
+    fn a_node_whose_runtime_is_away_says_since_when_and_why() {
+        let time = |day: i8| jiff::civil::date(2030, 1, day).to_zoned(jiff::tz::TimeZone::UTC);
+        let [one, two, three] = [1, 2, 3].map(|day| time(day).unwrap().timestamp());
+        let mut readiness = Readiness::new(one);
+        readiness.see(Some("it hangs".to_owned()), two);
+        readiness.see(Some("it is away".to_owned()), three);
+        let condition = &facts().status_patch(&readiness, three)["status"]["conditions"][0];
+        assert_eq!(condition["status"], "False");
+        assert_eq!(condition["reason"], "RuntimeNotReady");
+        assert_eq!(condition["message"], "it is away");
+        assert_eq!(condition["lastTransitionTime"], json!(Time(two)));
+        readiness.see(None, three);
+        assert_eq!(readiness, Readiness::new(three));
     }
 
     #[test]

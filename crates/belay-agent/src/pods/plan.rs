@@ -14,6 +14,8 @@ use super::waiting::Waiting;
 
 /// The exit code of a container that could not be run, as containerd has it.
 pub(crate) const START_ERROR_CODE: i32 = 128;
+/// The reason of that end.
+pub(crate) const START_ERROR: &str = "StartError";
 
 /// What to do with a pod that is wanted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

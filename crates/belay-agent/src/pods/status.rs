@@ -18,7 +18,7 @@ use k8s_openapi::api::core::v1::HostIP;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::images;
-use super::plan::{Plan, START_ERROR_CODE, at_first, exit_code, succeeded};
+use super::plan::{Plan, START_ERROR, START_ERROR_CODE, at_first, exit_code, succeeded};
 use super::tracked::{FailedStart, Instance, Tracked};
 use super::waiting::Waiting;
 
@@ -298,7 +298,7 @@ fn start_error_state(failed: &FailedStart) -> ContainerState {
     ContainerState {
         terminated: Some(ContainerStateTerminated {
             exit_code: START_ERROR_CODE,
-            reason: Some("StartError".to_owned()),
+            reason: Some(START_ERROR.to_owned()),
             message: Some(failed.waiting.message.clone()),
             started_at: Some(Time(Timestamp::UNIX_EPOCH)),
             finished_at: Some(Time(whole_seconds(failed.at))),

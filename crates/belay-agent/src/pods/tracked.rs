@@ -101,6 +101,8 @@ pub(crate) struct Tracked {
     pub(crate) previous: Option<Instance>,
     /// Why the newest attempt to start one failed.
     pub(crate) failed_start: Option<FailedStart>,
+    /// The number of the newest incarnation that was made and could not be run.
+    pub(crate) not_run: Option<u32>,
     pub(crate) backoff: Backoff,
     /// That of fetching its image.
     pub(crate) pulls: Backoff,
@@ -167,18 +169,20 @@ impl Tracked {
         failed.filter(|failed| failed.is_start_error())
     }
 
+    /// The number of the newest incarnation, whether it could be run or not.
+    fn newest(&self) -> Option<u32> {
+        let ran = self.current.as_ref().map(|one| one.restart_count);
+        ran.max(self.not_run)
+    }
+
     /// How often it was started again.
     pub(crate) fn restart_count(&self) -> u32 {
-        self.current
-            .as_ref()
-            .map_or(0, |instance| instance.restart_count)
+        self.newest().unwrap_or(0)
     }
 
     /// The number that the next incarnation gets.
     pub(crate) fn next_restart_count(&self) -> u32 {
-        self.current
-            .as_ref()
-            .map_or(0, |instance| instance.restart_count.saturating_add(1))
+        self.newest().map_or(0, |number| number.saturating_add(1))
     }
 
     /// When it last ended, or failed to start by its own fault.
@@ -330,6 +334,30 @@ mod tests {
         assert_eq!(
             then.message,
             "Back-off pulling image \"x\": ErrImagePull: no route"
+        );
+    }
+
+    #[test]
+    fn what_could_not_be_run_has_a_number_too() {
+        let mut tracked = Tracked::default();
+        assert_eq!(
+            (tracked.restart_count(), tracked.next_restart_count()),
+            (0, 0)
+        );
+        tracked.not_run = Some(0);
+        assert_eq!(
+            (tracked.restart_count(), tracked.next_restart_count()),
+            (0, 1)
+        );
+        tracked.started(instance(1));
+        assert_eq!(
+            (tracked.restart_count(), tracked.next_restart_count()),
+            (1, 2)
+        );
+        tracked.not_run = Some(2);
+        assert_eq!(
+            (tracked.restart_count(), tracked.next_restart_count()),
+            (2, 3)
         );
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use belay_api::pod::Pod;
 use kube::api::{DeleteParams, LogParams};
 use serde_json::{Value, json};
 
@@ -13,7 +14,7 @@ fn shell(script: &str) -> Value {
     ]})
 }
 
-fn status_of(pod: &belay_api::pod::Pod) -> Value {
+fn status_of(pod: &Pod) -> Value {
     serde_json::to_value(&pod.status.as_ref().unwrap().container_statuses).unwrap()[0].clone()
 }
 
@@ -240,6 +241,15 @@ async fn what_cannot_be_run_waits_and_says_why() {
         (told("Failed") && told("BackOff")).then_some(())
     })
     .await;
+    assert_eq!(status["restartCount"], 0, "{status:#}");
+    let again = |pod: &Pod| status_of(pod)["restartCount"] == 1;
+    rig.pod("missing", "to be tried again", again).await;
+    // An agent that is started again goes on counting.
+    rig.stop_agent().await;
+    rig.start_agent().await;
+    let more = |pod: &Pod| status_of(pod)["restartCount"].as_u64() > Some(1);
+    let pod = rig.pod("missing", "to be tried once more", more).await;
+    assert_eq!(status_of(&pod)["restartCount"], 2);
     rig.end().await;
 }
 
@@ -249,7 +259,7 @@ async fn a_pod_that_could_not_be_run_and_is_never_restarted_has_failed_for_good(
     let spec = json!({"restartPolicy": "Never", "containers": [
         {"name": "main", "image": "none", "command": ["/no/such/program"]}]});
     rig.create_pod("p", spec).await;
-    let failed = |pod: &belay_api::pod::Pod| pod.phase() == "Failed";
+    let failed = |pod: &Pod| pod.phase() == "Failed";
     let before = rig.pod("p", "to fail", failed).await;
     assert_eq!(
         status_of(&before)["state"]["terminated"]["reason"],

@@ -12,6 +12,7 @@ use belay_runtime::{
 use serde_json::{Value, json};
 
 use super::*;
+use crate::node::Health;
 use crate::pods::Table;
 use crate::pods::objects::Objects;
 use crate::pods::tracked::{Instance, running};
@@ -152,6 +153,7 @@ impl Stage {
             data_dir: dir.path().to_owned(),
             boot_id: "b".to_owned(),
             runtime: Arc::clone(&runtime) as _,
+            health: Health::new(),
             pods: Arc::new(Table::default()),
         });
         let tracked = pod

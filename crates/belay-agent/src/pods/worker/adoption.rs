@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use belay_action::ContainerId;
-use belay_api::pod::Pod;
+use belay_api::pod::{ContainerStatus, Pod};
 use belay_runtime::ContainerState;
 
 use crate::pods::message::Source;
+use crate::pods::plan::START_ERROR;
 use crate::pods::tracked::{Instance, Tracked};
 
 /// What the runtime already has of a pod, and what is too old to be kept of it.
@@ -24,23 +25,35 @@ pub(super) fn adopt(
         found.entry(name).or_default().push(instance);
     }
     let mut old = Vec::new();
-    let mut adopted = BTreeMap::new();
+    let mut adopted: BTreeMap<String, Tracked> = BTreeMap::new();
     for (container, instances) in found {
-        let mut tracked = Tracked::default();
+        let tracked = adopted.entry(container).or_default();
         old.extend(tracked.adopt(instances));
-        adopted.insert(container, tracked);
+    }
+    // Of what could not be run the runtime keeps nothing.
+    for status in statuses(pod).filter(|status| could_not_be_run(status)) {
+        let tracked = adopted.entry(status.name.clone()).or_default();
+        tracked.not_run = u32::try_from(status.restart_count).ok();
     }
     (adopted, old)
 }
 
-/// The next number for each container that the pod's status shows as started before.
-pub(super) fn floor(pod: &Pod) -> BTreeMap<String, u32> {
+fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
     let status = pod.status.as_ref();
     let init = status.and_then(|status| status.init_container_statuses.as_ref());
     let main = status.and_then(|status| status.container_statuses.as_ref());
-    init.into_iter()
-        .chain(main)
-        .flatten()
+    init.into_iter().chain(main).flatten()
+}
+
+fn could_not_be_run(status: &ContainerStatus) -> bool {
+    let states = [&status.state, &status.last_state].into_iter().flatten();
+    let mut ends = states.filter_map(|state| state.terminated.as_ref());
+    ends.any(|end| end.reason.as_deref() == Some(START_ERROR))
+}
+
+/// The next number for each container that the pod's status shows as started before.
+pub(super) fn floor(pod: &Pod) -> BTreeMap<String, u32> {
+    statuses(pod)
         .filter(|status| status.container_id.is_some())
         .filter_map(|status| {
             Some((
@@ -53,10 +66,7 @@ pub(super) fn floor(pod: &Pod) -> BTreeMap<String, u32> {
 
 /// What was reported of how an incarnation ended.
 fn reported_message(pod: &Pod, id: &ContainerId) -> Option<String> {
-    let status = pod.status.as_ref()?;
-    let init = status.init_container_statuses.iter().flatten();
-    let all = init.chain(status.container_statuses.iter().flatten());
-    let mut ends = all
+    let mut ends = statuses(pod)
         .flat_map(|one| [&one.state, &one.last_state])
         .filter_map(|state| state.as_ref()?.terminated.as_ref());
     let reported = ends.find(|end| {
@@ -66,4 +76,39 @@ fn reported_message(pod: &Pod, id: &ContainerId) -> Option<String> {
             .is_some_and(|(_, one)| one == id.as_str())
     });
     reported?.message.clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn reported(state: &serde_json::Value, count: i32) -> Pod {
+        serde_json::from_value(json!({
+            "metadata": {"name": "p", "namespace": "ns", "uid": "u"},
+            "spec": {"containers": [{"name": "main", "image": "img"}]},
+            "status": {"containerStatuses": [{
+                "name": "main", "image": "img", "imageID": "", "ready": false,
+                "restartCount": count, "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+                "lastState": state,
+            }]},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn what_could_not_be_run_before_goes_on_being_counted() {
+        let failed = json!({"terminated": {"exitCode": 128, "reason": "StartError"}});
+        let (adopted, old) = adopt(&reported(&failed, 3), Vec::new());
+        assert_eq!(old, Vec::new());
+        assert_eq!(adopted["main"].restart_count(), 3);
+        assert_eq!(adopted["main"].next_restart_count(), 4);
+    }
+
+    #[test]
+    fn what_has_not_been_tried_has_no_number() {
+        let (adopted, _) = adopt(&reported(&json!({}), 0), Vec::new());
+        assert!(adopted.is_empty());
+    }
 }

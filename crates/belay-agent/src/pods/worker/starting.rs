@@ -75,6 +75,7 @@ impl Worker {
     pub(super) fn launched(&mut self, pod: &Pod, name: &str, image: String, outcome: Outcome) {
         let now = Timestamp::now();
         let after = |pause: SignedDuration| now.saturating_add(pause).unwrap_or(Timestamp::MAX);
+        let floor = self.floor.get(name).copied().unwrap_or(0);
         let known = self.tracked.entry(name.to_owned()).or_default();
         known.launching = false;
         let another = match &known.failed_start {
@@ -146,6 +147,7 @@ impl Worker {
                 self.context.events.warning(about, reasons::FAILED, told);
                 failed.waiting = Waiting { reason, message };
                 if failed.is_start_error() {
+                    known.not_run = Some(known.next_restart_count().max(floor));
                     let then = plan::back_off(pod, name, known, now);
                     failed.then = Some((after(SHOWN), then));
                 }
