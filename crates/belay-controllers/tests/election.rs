@@ -21,8 +21,8 @@ use tokio_util::sync::CancellationToken;
 const NAMESPACE: &str = "default";
 /// Far apart, so that a busy machine cannot bring them together.
 const TIMES: Times = Times {
-    lease: 6_000,
-    renew: 2_000,
+    lease: 20_000,
+    renew: 12_000,
     retry: 400,
 };
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -9,7 +9,7 @@ mod fixture;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use belay_action::{ContainerId, Outcome};
+use belay_action::{ContainerId, Found, Outcome};
 use belay_api::signal::Signal;
 use belay_runtime::*;
 use belay_testkit::containerd::Containerd;
@@ -140,6 +140,52 @@ async fn the_end_of_a_command_is_told_by_the_kernel_while_containerd_hangs() {
         let mut running = target.start(&request).await.unwrap();
         until("it runs", || up.exists()).await;
         containerd.hang().unwrap();
+        std::fs::write(&go, "").unwrap();
+        let report = soon(running.wait()).await.unwrap();
+        assert_eq!(report.outcome, Outcome::Exited { code: 5 });
+        containerd.go_on().unwrap();
+        bench.finish().await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_comes_back_to_a_containerd_that_hangs_follows_a_command_that_runs() {
+    if !kernel_tells() {
+        return skip("the kernel tells how a process ended only to its parent, before Linux 6.15");
+    }
+    on_own(async |containerd| {
+        let mut bench = Bench::on_containerd(containerd).await;
+        let (id, _) = bench.sleeper().await;
+        let (up, go) = (bench.path("up"), bench.path("go"));
+        let script = format!(
+            "touch {}; while [ ! -e {} ]; do sleep 0.02; done; exit 5",
+            up.display(),
+            go.display()
+        );
+        let request = exec("lasting", &script, LONG * 10);
+        // An agent that dies with everything it was doing.
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let agent = tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build()
+                    .unwrap();
+                agent.block_on(async {
+                    let target = bench.again().await.target(&id).await.unwrap();
+                    target.start(&request).await.unwrap();
+                });
+                agent.shutdown_background();
+            });
+        });
+        until("it runs", || up.exists()).await;
+        containerd.hang().unwrap();
+        bench.reopen().await;
+        let target = bench.runtime.target(&id).await.unwrap();
+        let found = soon(target.find(&request.attempt)).await.unwrap();
+        let Found::Running(mut running) = found else {
+            panic!("{found:?}");
+        };
         std::fs::write(&go, "").unwrap();
         let report = soon(running.wait()).await.unwrap();
         assert_eq!(report.outcome, Outcome::Exited { code: 5 });

@@ -15,6 +15,8 @@ pub const PATIENCE: Duration = Duration::from_secs(3);
 /// Between two looks at lists of children. The dying need a moment, too.
 const SHORT_PAUSE: Duration = Duration::from_micros(50);
 const LONG_PAUSE: Duration = Duration::from_millis(20);
+/// How often survivors are looked for at least before anybody is called one.
+const FEWEST_ROUNDS: u32 = 20;
 
 /// Whom one look at all processes says to kill.
 #[derive(Debug, Default)]
@@ -72,7 +74,9 @@ pub fn kill_prey(
     let mut pause = Duration::from_micros(200);
     let mut seen = HashSet::new();
     let mut clean = false;
+    let mut rounds = 0;
     loop {
+        rounds += 1;
         let Ok(all) = proc::snapshot() else {
             return vec!["unknown: /proc cannot be read".to_owned()];
         };
@@ -109,7 +113,8 @@ pub fn kill_prey(
             continue;
         }
         clean = false;
-        if Instant::now() >= end {
+        // A machine that stands still for a while has not looked in vain.
+        if Instant::now() >= end && rounds >= FEWEST_ROUNDS {
             return living
                 .iter()
                 .map(|p| format!("{} ({})", p.pid, p.comm))

@@ -1,6 +1,10 @@
 //! Looking at processes through /proc, as an operator with `ps` would.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, process::ExitStatus};
+
+use anyhow::Context as _;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::Child;
 
 /// A live process and its command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,6 +59,28 @@ pub fn kill(pid: u32) {
 /// Does what Ctrl-C does.
 pub fn interrupt(pid: u32) {
     send(pid, rustix::process::Signal::INT);
+}
+
+/// Interrupts a program once it has said `text` on its standard error. Returns how it ended, and all
+/// that it said there.
+///
+/// # Errors
+///
+/// When it ends without having said that.
+pub async fn interrupt_after(mut child: Child, text: &str) -> anyhow::Result<(ExitStatus, String)> {
+    let stderr = child.stderr.take().context("its words go elsewhere")?;
+    let mut lines = BufReader::new(stderr).lines();
+    let (mut told, mut interrupted) = (String::new(), false);
+    while let Some(line) = lines.next_line().await? {
+        told.push_str(&line);
+        told.push('\n');
+        if !interrupted && line.contains(text) {
+            interrupted = true;
+            interrupt(child.id().context("it has ended")?);
+        }
+    }
+    anyhow::ensure!(interrupted, "it never said {text:?}: {told}");
+    Ok((child.wait().await?, told))
 }
 
 /// Halts one process where it stands.

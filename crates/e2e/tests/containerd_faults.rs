@@ -23,7 +23,9 @@ async fn node() -> anyhow::Result<Option<(Containerd, Instance, Stage)>> {
 /// A pod that says in a file of its own name that it is up, and which signal it got.
 fn talker(stage: &Stage, name: &str) -> PodBuilder {
     let script = reports(&stage.file(name), &["TERM"]);
-    pod(name).container("main", ["sh", "-c", &script])
+    pod(name)
+        .container("main", ["sh", "-c", &script])
+        .grace(600)
 }
 
 /// One that ends only when it is killed.

@@ -103,7 +103,7 @@ async fn a_timeout_is_reported_though_the_output_is_held_open() -> anyhow::Resul
     let ended = run(
         "held-late",
         "echo said; setsid sleep 76000.1 & sleep 76000.2",
-        1,
+        5,
     )
     .await?;
     assert_eq!(ended["error"]["type"], "HandlerTimeout", "{ended}");

@@ -83,7 +83,7 @@ async fn run_waits_shows_every_container_and_cleans_up() -> anyhow::Result<()> {
 async fn a_failure_exits_with_1_and_says_why_and_a_kept_hook_can_be_looked_at() -> anyhow::Result<()>
 {
     let (instance, admin) = pods("fails").await?;
-    action(&admin, "fails", "echo disk full; exit 3", 1).await?;
+    action(&admin, "fails", "echo disk full; exit 3", 7).await?;
     let arguments = [
         "hook",
         "run",

@@ -216,7 +216,7 @@ async fn a_runtime_that_is_restarted_is_waited_for_until_the_deadline() {
     assert_eq!(beside.away.load(Ordering::SeqCst), 0);
 
     beside.away.store(usize::MAX, Ordering::SeqCst);
-    let brief = json!({"podName": "p", "notifier": "good", "deadlineSeconds": 3});
+    let brief = json!({"podName": "p", "notifier": "good", "deadlineSeconds": 10});
     rig.notify("gone", brief).await;
     let gone = rig.finished("gone").await;
     let error = &gone["status"]["containers"][0]["error"];

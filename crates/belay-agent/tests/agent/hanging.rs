@@ -175,7 +175,7 @@ async fn a_start_that_hangs_delays_neither_the_other_containers_nor_the_end() {
     })
     .await;
     let heard = rig.dir.path().join("heard").display().to_string();
-    rig.create_pod("p", spec(&heard, 1)).await;
+    rig.create_pod("p", spec(&heard, 10)).await;
     until_said(&heard, "free up").await;
     let pod = rig
         .pod("p", "to show what runs", |pod| {
@@ -255,7 +255,7 @@ async fn a_pod_that_is_there_too_long_fails_and_its_containers_end_as_they_shoul
     let rig = Rig::start().await;
     let heard = rig.dir.path().join("heard").display().to_string();
     let mut spec = spec(&heard, 600);
-    spec["activeDeadlineSeconds"] = json!(2);
+    spec["activeDeadlineSeconds"] = json!(15);
     rig.create_pod("p", spec).await;
     let pod = rig.pod("p", "to fail", |pod| pod.phase() == "Failed").await;
     let status = serde_json::to_value(&pod.status).unwrap();

@@ -20,7 +20,7 @@ async fn handlers_end_as_they_end_and_the_result_tells() {
     let notifiers = json!([
         exec("good", "echo fine; echo also >&2", 10),
         exec("bad", "echo broken; exit 3", 10),
-        exec("slow", "echo begun; sleep 60", 1),
+        exec("slow", "echo begun; sleep 60", 5),
         exec("suicide", "kill -KILL $$", 10),
         {"name": "missing", "handler": {"exec": {"command": ["/no/such/program"]}}, "timeoutSeconds": 10},
         {"name": "quiet", "output": "None", "timeoutSeconds": 10,
@@ -96,7 +96,7 @@ async fn a_signal_reaches_the_first_process_and_an_unhandled_one_is_said() {
     let rig = Rig::start().await;
     let heard = rig.dir.path().join("heard");
     let script = format!(
-        "trap 'echo hup >> {}' HUP; while :; do sleep 0.05; done",
+        "trap 'echo hup >> {0}' HUP; echo up >> {0}; while :; do sleep 0.05; done",
         heard.display()
     );
     let spec = json!({"containers": [{
@@ -108,21 +108,17 @@ async fn a_signal_reaches_the_first_process_and_an_unhandled_one_is_said() {
     }], "terminationGracePeriodSeconds": 1});
     rig.run_pod("p", spec).await;
     // The trap is set a moment after the start.
-    until("the trap", async || {
-        rig.notifications()
-            .delete("reload", &DeleteParams::default())
-            .await
-            .ok();
-        rig.notify("reload", ask("reload")).await;
-        let done = rig.finished("reload").await;
-        assert_eq!(done["status"]["state"], "Succeeded", "{done:#}");
-        assert_eq!(main_status(&done)["signal"], "SIGHUP");
-        let condition = &done["status"]["conditions"][0];
-        assert_eq!(condition["type"], "SignalHandled");
-        (condition["status"] == "True").then_some(())
-    })
-    .await;
     until_lines(&heard, 1).await;
+    rig.notify("reload", ask("reload")).await;
+    let done = rig.finished("reload").await;
+    assert_eq!(done["status"]["state"], "Succeeded", "{done:#}");
+    assert_eq!(main_status(&done)["signal"], "SIGHUP");
+    let condition = &done["status"]["conditions"][0];
+    assert_eq!(
+        (&condition["type"], &condition["status"]),
+        (&json!("SignalHandled"), &json!("True"))
+    );
+    until_lines(&heard, 2).await;
 
     rig.notify("winch", ask("winch")).await;
     let winch = rig.finished("winch").await;

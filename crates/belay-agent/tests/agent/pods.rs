@@ -198,16 +198,23 @@ async fn what_cannot_be_run_waits_and_says_why() {
         json!({"containers": [{"name": "main", "image": "none"}]}),
     )
     .await;
-    for (name, reason, phase) in [
-        ("missing", "RunContainerError", "Running"),
-        ("nocommand", "CreateContainerConfigError", "Pending"),
+    for (name, reasons, phase) in [
+        // What failed is shown for a second only.
+        (
+            "missing",
+            ["RunContainerError", "CrashLoopBackOff"],
+            "Running",
+        ),
+        ("nocommand", ["CreateContainerConfigError"; 2], "Pending"),
     ] {
         let pod = rig
             .pod(name, "to wait", |pod| {
                 pod.status
                     .as_ref()
                     .is_some_and(|s| s.container_statuses.is_some())
-                    && status_of(pod)["state"]["waiting"]["reason"] == reason
+                    && reasons
+                        .iter()
+                        .any(|one| status_of(pod)["state"]["waiting"]["reason"] == *one)
             })
             .await;
         assert_eq!(pod.phase(), phase);
@@ -226,9 +233,11 @@ async fn what_cannot_be_run_waits_and_says_why() {
         .await;
     let status = status_of(&pod);
     let uid = pod.uid();
-    assert_eq!(
-        status["state"]["waiting"]["message"],
-        format!("back-off 10s restarting failed container=main pod=missing_default({uid})")
+    let message = status["state"]["waiting"]["message"].as_str().unwrap();
+    let end = format!("s restarting failed container=main pod=missing_default({uid})");
+    assert!(
+        message.starts_with("back-off ") && message.ends_with(&end),
+        "{message}"
     );
     let ended = &status["lastState"]["terminated"];
     assert_eq!(ended["reason"], "StartError");
@@ -241,15 +250,15 @@ async fn what_cannot_be_run_waits_and_says_why() {
         (told("Failed") && told("BackOff")).then_some(())
     })
     .await;
-    assert_eq!(status["restartCount"], 0, "{status:#}");
-    let again = |pod: &Pod| status_of(pod)["restartCount"] == 1;
-    rig.pod("missing", "to be tried again", again).await;
+    let count = |pod: &Pod| status_of(pod)["restartCount"].as_u64();
+    let again = |pod: &Pod| count(pod) > Some(0);
+    let pod = rig.pod("missing", "to be tried again", again).await;
     // An agent that is started again goes on counting.
+    let before = count(&pod);
     rig.stop_agent().await;
     rig.start_agent().await;
-    let more = |pod: &Pod| status_of(pod)["restartCount"].as_u64() > Some(1);
-    let pod = rig.pod("missing", "to be tried once more", more).await;
-    assert_eq!(status_of(&pod)["restartCount"], 2);
+    let more = |pod: &Pod| count(pod) > before;
+    rig.pod("missing", "to be tried once more", more).await;
     rig.end().await;
 }
 

@@ -115,10 +115,11 @@ async fn a_pre_stop_command_runs_to_its_end_before_the_stop_signal() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sleep_of_nothing_of_a_second_and_of_the_whole_grace_lasts_that_long() {
     let rig = Rig::start().await;
-    for seconds in [0, 1, 2] {
+    for (seconds, grace) in [(0, 20), (1, 20), (2, 2)] {
         let name = format!("sleep-{seconds}");
         let heard = rig.dir.path().join(&name);
-        rig.run_pod(&name, polite(&heard, sleep(seconds), 2)).await;
+        rig.run_pod(&name, polite(&heard, sleep(seconds), grace))
+            .await;
         until_lines(&heard, 1).await;
         delete(&rig, &name).await;
         gone(&rig, &name).await;
@@ -223,7 +224,7 @@ async fn a_hook_that_outlasts_the_grace_is_killed_with_all_it_started() {
         "setsid sleep 98765 & echo $! >> {0}; echo $$ >> {0}; sleep 1000",
         pids.display()
     );
-    let mut spec = polite(&heard, exec(&hook), 1);
+    let mut spec = polite(&heard, exec(&hook), 10);
     // Deaf to what follows, so that SIGKILL is needed for it too.
     spec["containers"][0]["command"] = listening("main", &heard, ":")["command"].clone();
     rig.run_pod("p", spec).await;

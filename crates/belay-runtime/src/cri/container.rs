@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use belay_action::{ContainerId, Incarnation};
 use belay_shim::clock::Wall;
@@ -18,10 +18,11 @@ use super::protocol::runtime::v1::ContainerState;
 use super::specification::first_process;
 use crate::{RuntimeError, identity};
 
-/// How often, and with what pause, a first process is looked for that the runtime says is there.
+/// How long, and with what pauses, a first process is looked for that the runtime says is there.
 /// The runtime's word is some milliseconds behind.
-const LOOKS: u32 = 20;
-const PAUSE: Duration = Duration::from_millis(100);
+const PATIENCE: Duration = Duration::from_secs(2);
+const FIRST_PAUSE: Duration = Duration::from_millis(2);
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 /// How many execs are started at once in one container. containerd's shim starts one after the other
 /// anyway, and that of containerd 1.6 nearly stops when dozens are waiting in it.
@@ -56,11 +57,9 @@ impl Container {
         id: &ContainerId,
         boot_id: &str,
     ) -> Result<Self, RuntimeError> {
-        let mut unseen = 0;
-        for look in 0..LOOKS {
-            if look > 0 {
-                tokio::time::sleep(PAUSE).await;
-            }
+        let begin = Instant::now();
+        let mut pause = FIRST_PAUSE;
+        loop {
             let answer = client
                 .container_status(id.as_str())
                 .await
@@ -95,13 +94,15 @@ impl Container {
                     return Ok(container(Some(first)));
                 }
                 Look::Ended => return Ok(container(None)),
-                Look::Unseen => unseen = pid,
+                Look::Unseen if begin.elapsed() < PATIENCE => {}
+                Look::Unseen => {
+                    let id = id.clone();
+                    return Err(RuntimeError::Unseen { id, pid });
+                }
             }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
         }
-        Err(RuntimeError::Unseen {
-            id: id.clone(),
-            pid: unseen,
-        })
     }
 
     /// Whether the first process lives. Asks the kernel, not the runtime.

@@ -12,6 +12,7 @@ use belay_api::signal::Signal;
 use belay_shim::clock::Wall;
 use belay_shim::instance::Started;
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 use tonic::Code;
 
 use super::Shared;
@@ -24,6 +25,9 @@ use crate::blocking::blocking;
 use crate::identity;
 use crate::readiness::readable;
 use crate::report::{failed, start_report};
+
+/// How long containerd may take to tell of an exec before the kernel is asked.
+const PROMPT: Duration = Duration::from_secs(3);
 
 pub(crate) struct CriTarget {
     shared: Arc<Shared>,
@@ -72,6 +76,25 @@ impl CriTarget {
             }),
             Err(error) if error.is(Code::NotFound) => Ok(Sight::Unknown),
             Err(error) => Err(failed("look up an attempt")(error.into())),
+        }
+    }
+
+    /// What containerd knows of an exec, or that the kernel sees it run: so much is enough to follow
+    /// one while containerd hangs or refuses.
+    async fn sight_or_kernels(
+        &self,
+        exec: &Exec,
+        started: Option<&Started>,
+    ) -> Result<Sight, TargetError> {
+        let problem = match timeout(PROMPT, self.sight(exec)).await {
+            Ok(Ok(sight)) => return Ok(sight),
+            Ok(Err(problem)) => problem,
+            Err(_) => failed("look up an attempt")("containerd has not answered".into()),
+        };
+        let alive = |started: &&Started| identity::handle(started, &self.shared.boot_id).is_some();
+        match started.filter(alive) {
+            Some(started) => Ok(Sight::Running { pid: started.pid }),
+            None => Err(problem),
         }
     }
 
@@ -150,7 +173,8 @@ impl CriTarget {
             Traces::Starting { timeout, started } => (*timeout, started.clone()),
             _ => (Duration::ZERO, None),
         };
-        match judge(&traces, &self.sight(&exec).await?) {
+        let sight = self.sight_or_kernels(&exec, started.as_ref()).await?;
+        match judge(&traces, &sight) {
             Standing::NeverStarted => {
                 exec.erase().await;
                 Ok(Found::NeverStarted)

@@ -8,7 +8,7 @@ use belay_action::{Found, Outcome, TargetError};
 use crate::bench::*;
 use crate::fixture::{LONG, attempt, exec, soon, unique_seconds, until, with_argument};
 
-const SHORT: Duration = Duration::from_secs(2);
+const SHORT: Duration = Duration::from_secs(5);
 
 #[tokio::test]
 async fn an_exec_is_the_containers_user_with_its_environment_and_directory() {
@@ -184,7 +184,7 @@ async fn a_timeout_kills_sessions_daemons_and_orphans_and_nothing_else() {
         assert!(bench.is_running(&id).await);
         assert_eq!(found_ended(&target, "a1").await, report);
         // One who never stops writing is ended as well.
-        let mut running = target.start(&exec("yes", "yes", SHORT / 4)).await.unwrap();
+        let mut running = target.start(&exec("yes", "yes", SHORT)).await.unwrap();
         let report = soon(running.wait()).await.unwrap();
         assert_eq!(report.outcome, Outcome::TimedOut);
         assert!(report.output.ends_with("y\n") && report.output.len() <= 4096);

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use super::processes::{self, MARK};
 
 /// How long an instance may take to be ready, or to stop.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(90);
 
 pub(super) struct Stage {
     dir: TempDir,

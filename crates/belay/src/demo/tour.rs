@@ -15,7 +15,7 @@ use super::workload;
 use crate::format;
 
 /// How long anything may take that is waited for. Far more than it needs; a busy machine is slow.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Walks through all steps. The first thing that is not as it should be ends the tour.
 pub(super) async fn walk(stage: &mut Stage) -> anyhow::Result<()> {
@@ -110,7 +110,7 @@ async fn failing(stage: &Stage) -> anyhow::Result<()> {
 
 async fn hanging(stage: &Stage) -> anyhow::Result<()> {
     title("6. One that hangs is ended with everything it started")?;
-    text("It starts a process that leaves its parent, then hangs; its timeout is 1 s.")?;
+    text("It starts a process that leaves its parent, then hangs; its timeout is 3 s.")?;
     command("belay notify hang pod/web")?;
     let child = stage.type_in(&["notify", "hang", "pod/web"])?;
     let seen = until(|| {
@@ -143,7 +143,7 @@ fn hanging_now(stage: &Stage) -> Vec<processes::Process> {
 /// notification that lived through it.
 async fn crash(stage: &mut Stage) -> anyhow::Result<String> {
     title("7. kill -9 in the middle")?;
-    text("The action takes 4 s. When it has begun, the whole instance is killed.")?;
+    text("The action takes 6 s. When it has begun, the whole instance is killed.")?;
     command("belay notify rotate pod/web --keep &")?;
     let child = stage.type_in(&["notify", "rotate", "pod/web", "--keep"])?;
     until(|| (runs(stage) == 1 && is_rotating(stage)).then_some(()))

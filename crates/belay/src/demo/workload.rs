@@ -40,17 +40,17 @@ spec:
       timeoutSeconds: 5
       handler: {exec: {command: [/bin/sh, -c, "echo 'line 7: unknown word'; exit 3"]}}
     - name: hang
-      timeoutSeconds: 1
+      timeoutSeconds: 3
       handler: {exec: {command: [/bin/sh, -c, "(sleep 6150 &); sleep 6151"]}}
     - name: rotate
-      timeoutSeconds: 20
-      handler: {exec: {command: [/bin/sh, -c, "echo run >> $DIR/runs; sleep 4; echo rotated"]}}
+      timeoutSeconds: 60
+      handler: {exec: {command: [/bin/sh, -c, "echo run >> $DIR/runs; sleep 6; echo rotated"]}}
 "#;
 
 /// The command lines that `hang` leaves if it is not killed with everything it started.
 pub(super) const HANGING: [&str; 2] = ["sleep 6150", "sleep 6151"];
 /// The command line that runs while `rotate` does.
-pub(super) const ROTATING: &str = "sleep 4";
+pub(super) const ROTATING: &str = "sleep 6";
 
 /// Where `rotate` counts how often it ran.
 pub(super) fn runs_file(dir: &Path) -> PathBuf {

@@ -129,7 +129,13 @@ async fn a_terminal_is_one_with_a_size_that_follows() -> anyhow::Result<()> {
     };
     let exec = ["exec", "-it", "terminal", "--", "sh"];
     let mut terminal = kubectl.on_terminal(&exec, 111, 33)?;
-    terminal.type_in("tty && stty size && echo $TERM\r").await?;
+    // The size comes a moment after the command; quotes keep the echo from being taken for it.
+    terminal
+        .type_in(
+            "until [ \"$(stty size)\" = '33 1''11' ]; do sleep 0.1; done; \
+             tty && stty size && echo $TERM\r",
+        )
+        .await?;
     terminal.until("33 111").await?;
     terminal.until("xterm").await?;
     assert!(terminal.shown.contains("/dev/pts/"), "{}", terminal.shown);

@@ -36,7 +36,7 @@ async fn fails_then_succeeds(
         .container_field("ports", json!([{"name": "probed", "containerPort": port}]))
         .notifier(
             "early",
-            exec(["true"]).timeout(3).with("probe", probe.clone()),
+            exec(["true"]).timeout(10).with("probe", probe.clone()),
         )
         .notifier(
             "change",
@@ -53,7 +53,7 @@ async fn fails_then_succeeds(
     assert_eq!(error["type"], "HandlerTimeout", "{early:#}");
     let said = error["message"].as_str().unwrap_or_default().to_owned();
     assert!(
-        said.starts_with("the probe did not succeed within 3 s"),
+        said.starts_with("the probe did not succeed within 10 s"),
         "{said}"
     );
     let done = notification(name, name, "change").build();

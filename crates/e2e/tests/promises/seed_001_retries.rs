@@ -70,7 +70,7 @@ async fn what_still_fails_or_hangs_when_its_time_is_over_is_failed() -> anyhow::
     run(&stage, "over", "over", &["main"]).await?;
     let (fails, hangs) = (stage.file("over-fails"), stage.file("over-hangs"));
     let script = format!("echo ran >> {fails}; echo no; exit 7");
-    action(&stage, "over-fails", shell(&script), 4).await?;
+    action(&stage, "over-fails", shell(&script), 12).await?;
     let script = format!("echo ran >> {hangs}; sleep 3600 & wait; true {hangs}");
     action(&stage, "over-hangs", shell(&script), 4).await?;
     let began = jiff::Timestamp::now();

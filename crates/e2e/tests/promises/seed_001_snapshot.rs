@@ -137,7 +137,7 @@ async fn all_pods_are_quiesced_before_the_snapshot_and_released_whatever_happene
 
     // One pod cannot be quiesced: there is no snapshot, and both are released.
     std::fs::write(stage.file("snap-1-broken"), "")?;
-    let short = json!({"actionTimeoutSeconds": 2});
+    let short = json!({"actionTimeoutSeconds": 7});
     let path = format!("{HOOK_ACTIONS}/quiesce");
     stage.admin().merge(&path, &short).await?.ok()?;
     std::fs::remove_file(&seen)?;

@@ -142,7 +142,7 @@ async fn kep_4960_e2e_what_does_not_end_on_its_signal_is_killed() -> anyhow::Res
     let deaf =
         format!("trap 'echo usr1 >> {file}' USR1; echo up >> {file}; while :; do sleep 0.05; done");
     let manifest = pod("deaf-to-it")
-        .grace(1)
+        .grace(10)
         .container("deaf", ["sh", "-c", &deaf])
         .container_field("stopSignal", "SIGUSR1")
         .container("killed", ["sh", "-c", "while :; do sleep 0.05; done"])

@@ -95,7 +95,7 @@ async fn kep_3960_e2e_sleep_duration_boundaries() -> anyhow::Result<()> {
         assert!(failed.is_empty(), "{name}: {failed:?}");
         Ok(())
     };
-    let cases = [(0, LONG), (1, LONG), (2, LONG), (0, 2), (1, 1), (3, 3)];
+    let cases = [(0, LONG), (1, LONG), (2, LONG), (0, 20), (3, 3)];
     try_join_all(cases.map(|(seconds, grace)| boundary(seconds, grace))).await?;
     Ok(())
 }

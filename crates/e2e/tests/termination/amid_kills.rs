@@ -52,7 +52,7 @@ fn deaf(name: &str, file: &str) -> PodBuilder {
         "trap 'echo main term >> {file}' TERM; setsid sleep 98765 & echo main up >> {file}; \
          while :; do read t r < /proc/uptime; echo $t >> {file}.last; sleep 0.05; done"
     );
-    pod(name).container("main", ["sh", "-c", &script]).grace(3)
+    pod(name).container("main", ["sh", "-c", &script]).grace(10)
 }
 
 fn served(name: &str, file: &str) -> PodBuilder {
@@ -97,7 +97,7 @@ fn ended_right(shape: &str, text: &str, last: Option<f64>, asked: f64) -> anyhow
         "deaf" => {
             let lived = last.context("it never wrote")? - asked;
             // It wrote a little before it was killed.
-            anyhow::ensure!(lived >= 2.5, "it lived {lived} s of its grace");
+            anyhow::ensure!(lived >= 6.0, "it lived {lived} s of its grace");
         }
         "served" => {
             let slept = time(text, "main term")? - asked;

@@ -216,11 +216,11 @@ async fn killed_between_the_signal_and_the_journal_it_is_sent_once_more() -> any
 
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_during_a_sleep_nobody_gets_his_grace_again() -> anyhow::Result<()> {
-    const AWAY: Duration = Duration::from_secs(2);
+    const AWAY: Duration = Duration::from_secs(12);
     let mut instance = on_runtime(Instance::up()).await?.start().await?;
     let work = Work::new(&instance);
     let admin = instance.admin().await?;
-    let mut manifest = work.manifest(&json!({ "sleep": { "seconds": 1 } }));
+    let mut manifest = work.manifest(&json!({ "sleep": { "seconds": 10 } }));
     // Its hook starts when the beginning of the termination is on disk.
     let begun = instance.file("begun");
     let script = format!("echo begun >> {begun}");
