@@ -42,6 +42,11 @@ use clap::{CommandFactory as _, Parser as _};
 use cli::{Cli, Command};
 use exit::Exit;
 
+/// With very many objects in memory glibc's allocator searches long for what is free, and every
+/// notification pays for it.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> Exit {
     let cli = Cli::parse();
     match run(cli) {

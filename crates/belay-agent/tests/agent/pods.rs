@@ -186,7 +186,7 @@ async fn a_container_that_ends_is_started_again_and_then_backs_off() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_run_waits_and_says_why() {
-    let rig = Rig::start().await;
+    let mut rig = Rig::start().await;
     rig.create_pod(
         "missing",
         json!({"containers": [

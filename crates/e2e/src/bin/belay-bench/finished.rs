@@ -126,6 +126,8 @@ pub(crate) async fn measure() -> anyhow::Result<String> {
 async fn fill(instance: &Instance, finished: usize, delivered: usize) -> anyhow::Result<()> {
     let admin = instance.admin().await?;
     admin.run(&workload().build()).await?;
+    // Its trap must be set before the first signal.
+    tokio::time::sleep(Duration::from_secs(1)).await;
     let clients = Clients::connect(&instance.kubeconfig()).await?;
     let load = Load::put(&admin, &clients, POD, "signal", delivered).await?;
     anyhow::ensure!(load.failed == 0, "{} failed", load.failed);

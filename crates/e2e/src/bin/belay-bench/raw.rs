@@ -37,8 +37,9 @@ enum Home {
     Containerd(Containerd),
 }
 
-/// What [`Container`] and the pods of the measurements run.
-pub(crate) const IDLE: &str = "trap : HUP; while :; do sleep 3600 & wait; done";
+/// What [`Container`] and the pods of the measurements run. A signal makes it do nothing: one that
+/// started a process for each of thousands would be what is measured in the end.
+pub(crate) const IDLE: &str = "trap : HUP; sleep 86400 & while :; do wait $!; done";
 
 impl Container {
     pub(crate) async fn start() -> anyhow::Result<Self> {
