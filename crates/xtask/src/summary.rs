@@ -7,6 +7,9 @@
 
 use std::collections::BTreeMap;
 
+/// More failures than this are nobody's bad moment.
+const MOST_TRIED_AGAIN: usize = 3;
+
 /// The line that a test prints instead of doing its work.
 const SKIPPED: &str = "SKIPPED: ";
 
@@ -17,6 +20,8 @@ pub(crate) struct Summary {
     ignored: usize,
     skipped: BTreeMap<String, String>,
     failures: Vec<String>,
+    /// Failed, and passed when they were tried again.
+    flaky: Vec<String>,
     section: Section,
     /// How many tests the binary that runs now has announced.
     announced: Option<usize>,
@@ -77,6 +82,38 @@ impl Summary {
         }
     }
 
+    /// The names of what failed, if that may have been a bad moment. A binary that left no result has
+    /// no name to try.
+    pub(crate) fn to_be_tried_again(&self) -> Vec<String> {
+        if self.failed != self.failures.len() || self.failed > MOST_TRIED_AGAIN {
+            return Vec::new();
+        }
+        let mut names = self.failures.clone();
+        names.retain(|name| !name.contains(' '));
+        if names.len() == self.failures.len() {
+            names
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// What failed was tried again, with that result.
+    pub(crate) fn tried_again(&mut self, again: &Summary) {
+        let failures = std::mem::take(&mut self.failures);
+        let ran = again.passed + again.failed >= failures.len();
+        let (flaky, failed): (Vec<_>, Vec<_>) = failures
+            .into_iter()
+            .partition(|name| ran && !again.failures.contains(name));
+        self.passed += flaky.len();
+        self.failed = failed.len();
+        self.flaky = flaky;
+        self.failures = failed;
+        if self.failures.is_empty() && again.failed() {
+            self.failed = again.failed;
+            self.failures.clone_from(&again.failures);
+        }
+    }
+
     pub(crate) fn failed(&self) -> bool {
         self.failed > 0
     }
@@ -87,6 +124,12 @@ impl Summary {
         if !self.failures.is_empty() {
             report.push_str("failed:\n");
             for test in &self.failures {
+                report.push_str(&format!("  {test}\n"));
+            }
+        }
+        if !self.flaky.is_empty() {
+            report.push_str("flaky (failed, and passed when tried again alone):\n");
+            for test in &self.flaky {
                 report.push_str(&format!("  {test}\n"));
             }
         }
@@ -185,6 +228,41 @@ mod tests {
                 lost(2)
             )
         );
+    }
+
+    #[test]
+    fn what_passes_when_tried_again_is_told_as_flaky_and_what_fails_again_has_failed() {
+        let first = "running 3 tests\ntest a ... FAILED\ntest b::c ... FAILED\n\
+                     test result: FAILED. 1 passed; 2 failed; 0 ignored";
+        let (mut one, _) = summary(first);
+        assert_eq!(one.to_be_tried_again(), ["a", "b::c"]);
+        let (again, _) = summary(
+            "test a ... ok\ntest b::c ... FAILED\ntest result: FAILED. 1 passed; 1 failed; 0 ignored",
+        );
+        one.tried_again(&again);
+        assert!(one.failed());
+        assert_eq!(
+            one.report(),
+            "failed:\n  b::c\nflaky (failed, and passed when tried again alone):\n  a\n\
+             2 passed, 1 failed, 0 skipped"
+        );
+        let (mut one, _) = summary(first);
+        let (again, _) = summary("test result: ok. 2 passed; 0 failed; 0 ignored");
+        one.tried_again(&again);
+        assert!(!one.failed());
+        // Names that nothing answers to prove nothing.
+        let (mut one, _) = summary(first);
+        one.tried_again(&Summary::default());
+        assert!(one.failed());
+    }
+
+    #[test]
+    fn many_failures_and_what_was_killed_are_not_tried_again() {
+        let many = "test a ... FAILED\n".repeat(4);
+        let (many, _) = summary(&format!("{many}test result: FAILED. 0 passed; 4 failed"));
+        assert!(many.to_be_tried_again().is_empty());
+        let (killed, _) = summary("running 3 tests\ntest a ... ok\n");
+        assert!(killed.failed() && killed.to_be_tried_again().is_empty());
     }
 
     #[test]

@@ -1,9 +1,13 @@
 //! `cargo xtask test`: set-up, one `cargo test` over the workspace, one summary.
+//!
+//! A few tests that fail are tried once more, alone. One that passes then is told as flaky, by its
+//! name: a machine that stood still must not hide what a thousand others say, and somebody should
+//! look at what could not bear it.
 
 use std::{
     io::{BufRead, BufReader},
     path::PathBuf,
-    process::Stdio,
+    process::{ExitStatus, Stdio},
 };
 
 use anyhow::Context;
@@ -36,42 +40,21 @@ pub(crate) fn run(kubernetes: bool, chosen: &[String]) -> anyhow::Result<()> {
     } else {
         None
     };
-    let mut cargo = workspace::cargo();
-    cargo
-        .current_dir(workspace::root()?)
-        .args(["test", "--no-fail-fast"]);
-    if chosen.is_empty() {
-        cargo.arg("--workspace");
-    } else {
-        cargo.args(chosen);
-    }
-    cargo.args(["--", "--show-output"]);
-    // Where an error of a test was made is told by its text; a page of frames hides it.
-    cargo.env("RUST_LIB_BACKTRACE", "0");
-    if let Some(binary) = binary {
-        cargo.env("BELAY_BINARY", binary);
-    }
-    match kubectl {
-        Some(path) => cargo.env("BELAY_KUBECTL", path),
-        None => cargo.env_remove("BELAY_KUBECTL"),
+    let tests = Tests {
+        chosen,
+        environment,
+        binary,
+        kubectl,
     };
-    cargo.envs(environment);
-    let mut running = cargo
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("cannot start cargo test")?;
-    let output = running.stdout.take().context("cargo test has no output")?;
-
-    let mut summary = Summary::default();
-    for line in BufReader::new(output).split(b'\n') {
-        let line = line?;
-        let line = String::from_utf8_lossy(&line);
-        if summary.take(&line) {
-            println!("{line}");
-        }
+    let (mut summary, status) = tests.run(&[])?;
+    let mut good = status.success();
+    let names = summary.to_be_tried_again();
+    if !names.is_empty() {
+        println!("\ntrying again, alone: {}\n", names.join(", "));
+        let (again, status) = tests.run(&names)?;
+        good = status.success();
+        summary.tried_again(&again);
     }
-    summary.end();
-    let status = running.wait()?;
 
     println!();
     for what in missing {
@@ -79,11 +62,61 @@ pub(crate) fn run(kubernetes: bool, chosen: &[String]) -> anyhow::Result<()> {
     }
     println!("{}", summary.report());
     anyhow::ensure!(!summary.failed(), "some tests failed");
-    anyhow::ensure!(
-        status.success(),
-        "cargo test ended with {status}; see its output above"
-    );
+    anyhow::ensure!(good, "cargo test ended with an error; see its output above");
     Ok(())
+}
+
+/// What is run, and with what.
+struct Tests<'a> {
+    chosen: &'a [String],
+    environment: Vec<(&'static str, PathBuf)>,
+    binary: Option<PathBuf>,
+    kubectl: Option<PathBuf>,
+}
+
+impl Tests<'_> {
+    /// Runs all of them, or those with exactly these names.
+    fn run(&self, names: &[String]) -> anyhow::Result<(Summary, ExitStatus)> {
+        let mut cargo = workspace::cargo();
+        cargo
+            .current_dir(workspace::root()?)
+            .args(["test", "--no-fail-fast"]);
+        if self.chosen.is_empty() {
+            cargo.arg("--workspace");
+        } else {
+            cargo.args(self.chosen);
+        }
+        cargo.args(["--", "--show-output"]);
+        if !names.is_empty() {
+            cargo.arg("--exact").args(names);
+        }
+        // Where an error of a test was made is told by its text; a page of frames hides it.
+        cargo.env("RUST_LIB_BACKTRACE", "0");
+        if let Some(binary) = &self.binary {
+            cargo.env("BELAY_BINARY", binary);
+        }
+        match &self.kubectl {
+            Some(path) => cargo.env("BELAY_KUBECTL", path),
+            None => cargo.env_remove("BELAY_KUBECTL"),
+        };
+        cargo.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        let mut running = cargo
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start cargo test")?;
+        let output = running.stdout.take().context("cargo test has no output")?;
+
+        let mut summary = Summary::default();
+        for line in BufReader::new(output).split(b'\n') {
+            let line = line?;
+            let line = String::from_utf8_lossy(&line);
+            if summary.take(&line) {
+                println!("{line}");
+            }
+        }
+        summary.end();
+        Ok((summary, running.wait()?))
+    }
 }
 
 /// Builds all test binaries, and with them the program itself, whose own tests need it. End-to-end
