@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use belay_testkit::containerd::{Containerd, Installation};
 use belay_testkit::ends::{LONG, delete, gone, pre_stop, reports, sent, stopping, told};
+use belay_testkit::instance::NODE;
 use belay_testkit::{Instance, PODS, PodBuilder, Stage, eventually, pod, processes, until_file};
 use serde_json::{Value, json};
 
@@ -100,6 +101,48 @@ async fn while_containerd_hangs_containers_end_on_time_and_the_rest_follows() ->
         assert_eq!(std::fs::read_to_string(stage.file(name))?, "up\nTERM\n");
     }
     Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_whose_containerd_is_away_is_not_ready_until_it_is_back() -> anyhow::Result<()> {
+    let Some((mut containerd, _instance, stage)) = node().await? else {
+        return Ok(());
+    };
+    let ready = async |status: &str| {
+        eventually(&format!("Ready to be {status}"), async || {
+            let node = stage.admin().get(&format!("/api/v1/nodes/{NODE}")).await?;
+            let ready = node.ok()?["status"]["conditions"][0].clone();
+            Ok((ready["type"] == "Ready" && ready["status"] == status).then_some(ready))
+        })
+        .await
+    };
+    ready("True").await?;
+    containerd.kill9()?;
+    let silent = ready("False").await?;
+    assert_eq!(silent["reason"], "RuntimeNotReady", "{silent:#}");
+    let message = silent["message"].as_str().unwrap_or_default();
+    assert!(
+        message.starts_with("the runtime has not answered for 30 s: ")
+            && message.contains("cannot be reached"),
+        "{message}"
+    );
+    // Nothing is sent to where it could not be run.
+    stage.create(talker(&stage, "later")).await?;
+    eventually("later to find no node", async || {
+        let later = stage.admin().get(&format!("{PODS}/later")).await?.ok()?;
+        anyhow::ensure!(later["spec"]["nodeName"].is_null(), "{later:#}");
+        let conditions = later["status"]["conditions"].as_array();
+        let refused = |one: &Value| one["type"] == "PodScheduled" && one["status"] == "False";
+        Ok(conditions
+            .is_some_and(|all| all.iter().any(refused))
+            .then_some(()))
+    })
+    .await?;
+    containerd.start_again().await?;
+    ready("True").await?;
+    until_file(&stage.file("later"), |text| text.contains("up")).await?;
+    delete(&stage, "later").await?;
+    gone(&stage, "later").await
 }
 
 /// Signal, kill and wait need no runtime, also for an agent that has never seen the container.

@@ -101,9 +101,10 @@ impl Summary {
     pub(crate) fn tried_again(&mut self, again: &Summary) {
         let failures = std::mem::take(&mut self.failures);
         let ran = again.passed + again.failed >= failures.len();
-        let (flaky, failed): (Vec<_>, Vec<_>) = failures
-            .into_iter()
-            .partition(|name| ran && !again.failures.contains(name));
+        let (flaky, failed): (Vec<_>, Vec<_>) = failures.into_iter().partition(|name| {
+            // One that could not do its work proves nothing.
+            ran && !again.failures.contains(name) && !again.skipped.contains_key(name)
+        });
         self.passed += flaky.len();
         self.failed = failed.len();
         self.flaky = flaky;

@@ -69,9 +69,10 @@ pub(crate) fn mount(
     container: &Container,
     config: &ContainerConfig,
 ) -> io::Result<Mount> {
-    let dir = dir.join("messages").join(&config.name);
-    fs::create_dir_all(&dir)?;
-    let file = dir.join(config.restart_count.to_string());
+    let file = file(dir, config);
+    if let Some(dir) = file.parent() {
+        fs::create_dir_all(dir)?;
+    }
     let mode = 0o666;
     let made = fs::OpenOptions::new()
         .write(true)
@@ -87,6 +88,18 @@ pub(crate) fn mount(
         read_only: false,
         propagation: Propagation::None,
     })
+}
+
+/// Where a container's message is, in the pod's directory.
+fn file(dir: &Path, config: &ContainerConfig) -> PathBuf {
+    let dir = dir.join("messages").join(&config.name);
+    dir.join(config.restart_count.to_string())
+}
+
+/// Removes the file of a container that could not be run; blocks.
+pub(crate) fn forget(dir: &Path, config: &ContainerConfig) {
+    // What stays goes with the pod.
+    let _ = fs::remove_file(file(dir, config));
 }
 
 /// The end of a log in the CRI's format, without what is not the container's own.

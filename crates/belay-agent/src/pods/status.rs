@@ -177,7 +177,8 @@ fn phase(
         };
     }
     let main = || pod.spec.containers.iter().map(|c| tracked.get(&c.name));
-    if main().any(|known| !known.is_some_and(is_tried)) {
+    let begun = |known: &Tracked| is_tried(known) || known.not_run.is_some();
+    if main().any(|known| !known.is_some_and(begun)) {
         return "Pending";
     }
     let runs = served || main().flatten().any(|known| known.running().is_some());

@@ -18,9 +18,10 @@ use super::protocol::runtime::v1::ContainerState;
 use super::specification::first_process;
 use crate::{RuntimeError, identity};
 
-/// How long, and with what pauses, a first process is looked for that the runtime says is there.
+/// How long and how often at least, and with what pauses, a first process is looked for that the runtime says is there.
 /// The runtime's word is some milliseconds behind.
 const PATIENCE: Duration = Duration::from_secs(2);
+const FEWEST_LOOKS: u32 = 10;
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
@@ -59,7 +60,9 @@ impl Container {
     ) -> Result<Self, RuntimeError> {
         let begin = Instant::now();
         let mut pause = FIRST_PAUSE;
+        let mut looks = 0;
         loop {
+            looks += 1;
             let answer = client
                 .container_status(id.as_str())
                 .await
@@ -94,7 +97,7 @@ impl Container {
                     return Ok(container(Some(first)));
                 }
                 Look::Ended => return Ok(container(None)),
-                Look::Unseen if begin.elapsed() < PATIENCE => {}
+                Look::Unseen if begin.elapsed() < PATIENCE || looks < FEWEST_LOOKS => {}
                 Look::Unseen => {
                     let id = id.clone();
                     return Err(RuntimeError::Unseen { id, pid });

@@ -45,6 +45,40 @@ pub(crate) fn kill_all(id: &str) -> Vec<String> {
     kill::kill_prey(&mut look, kill::PATIENCE, &mut || ())
 }
 
+/// Where the kernel counts whom it has killed in a group for want of memory. With the group it goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OomCount(PathBuf);
+
+impl OomCount {
+    /// That of the group that a process is in.
+    pub(crate) fn of(pid: i32) -> Option<Self> {
+        let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+        Self::among(&groups)
+    }
+
+    fn among(groups: &str) -> Option<Self> {
+        let own = groups.lines().find_map(|line| {
+            let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+            let memory = controllers.split(',').any(|one| one == "memory");
+            memory.then(|| format!("{ROOT}/memory{path}/memory.oom_control"))
+        });
+        let unified = || {
+            let path = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
+            Some(format!("{ROOT}{path}/memory.events"))
+        };
+        own.or_else(unified).map(|path| OomCount(path.into()))
+    }
+
+    /// Whether it has killed anybody, as far as that can still be read.
+    pub(crate) fn has_killed(&self) -> bool {
+        let text = fs::read_to_string(&self.0).unwrap_or_default();
+        let mut counts = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("oom_kill "));
+        counts.any(|count| count.trim() != "0")
+    }
+}
+
 /// Removes a group, in every hierarchy, that nobody is in any more.
 pub(crate) fn remove(parent: &str) {
     let parent = parent.trim_start_matches('/');
@@ -98,6 +132,32 @@ mod tests {
             "1:name=0123abcd:/",
         ] {
             assert!(!holds(groups, id), "{groups}");
+        }
+    }
+
+    #[test]
+    fn the_count_of_the_killed_is_where_the_memory_is_counted() {
+        let found = |groups| OomCount::among(groups).map(|count| count.0);
+        let apart = "7:cpu,cpuacct:/a\n5:memory:/belay/pod1/0123\n0::/b";
+        let path = "/sys/fs/cgroup/memory/belay/pod1/0123/memory.oom_control";
+        assert_eq!(found(apart), Some(path.into()));
+        let path = "/sys/fs/cgroup/belay/0123/memory.events";
+        assert_eq!(found("0::/belay/0123\n"), Some(path.into()));
+        assert_eq!(found(""), None);
+    }
+
+    #[test]
+    fn a_kill_is_one_that_was_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let count = OomCount(dir.path().join("memory.oom_control"));
+        assert!(!count.has_killed(), "it is gone");
+        for (text, killed) in [
+            ("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n", true),
+            ("oom_kill_disable 1\nunder_oom 1\noom_kill 0\n", false),
+            ("low 0\nmax 7\noom 2\noom_kill 12\noom_group_kill 0\n", true),
+        ] {
+            fs::write(&count.0, text).unwrap();
+            assert_eq!(count.has_killed(), killed, "{text}");
         }
     }
 

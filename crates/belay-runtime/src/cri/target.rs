@@ -86,15 +86,13 @@ impl CriTarget {
         exec: &Exec,
         started: Option<&Started>,
     ) -> Result<Sight, TargetError> {
-        let problem = match timeout(PROMPT, self.sight(exec)).await {
-            Ok(Ok(sight)) => return Ok(sight),
-            Ok(Err(problem)) => problem,
-            Err(_) => failed("look up an attempt")("containerd has not answered".into()),
-        };
         let alive = |started: &&Started| identity::handle(started, &self.shared.boot_id).is_some();
-        match started.filter(alive) {
-            Some(started) => Ok(Sight::Running { pid: started.pid }),
-            None => Err(problem),
+        let Some(started) = started.filter(alive) else {
+            return self.sight(exec).await;
+        };
+        match timeout(PROMPT, self.sight(exec)).await {
+            Ok(Ok(sight)) => Ok(sight),
+            Ok(Err(_)) | Err(_) => Ok(Sight::Running { pid: started.pid }),
         }
     }
 

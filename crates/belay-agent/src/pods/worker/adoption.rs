@@ -8,7 +8,8 @@ use belay_runtime::ContainerState;
 
 use crate::pods::message::Source;
 use crate::pods::plan::START_ERROR;
-use crate::pods::tracked::{Instance, Tracked};
+use crate::pods::tracked::{FailedStart, Instance, Tracked};
+use crate::pods::waiting::{RUN_CONTAINER_ERROR, Waiting};
 
 /// What the runtime already has of a pod, and what is too old to be kept of it.
 pub(super) fn adopt(
@@ -31,9 +32,20 @@ pub(super) fn adopt(
         old.extend(tracked.adopt(instances));
     }
     // Of what could not be run the runtime keeps nothing.
-    for status in statuses(pod).filter(|status| could_not_be_run(status)) {
+    for status in statuses(pod) {
+        let failed = start_error(status);
+        // A later failure of another kind hides it, but not its number.
+        let tried = status.container_id.is_none() && status.restart_count > 0;
+        if failed.is_none() && !tried {
+            continue;
+        }
         let tracked = adopted.entry(status.name.clone()).or_default();
-        tracked.not_run = u32::try_from(status.restart_count).ok();
+        let number = u32::try_from(status.restart_count).ok();
+        let newer = tracked.current.as_ref().map(|one| one.restart_count) >= number;
+        // What was told of a pod that has ended stays as it is.
+        let ended = matches!(pod.phase(), "Succeeded" | "Failed");
+        tracked.not_run = number;
+        tracked.failed_start = failed.filter(|_| !newer && !ended);
     }
     (adopted, old)
 }
@@ -45,10 +57,24 @@ fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
     init.into_iter().chain(main).flatten()
 }
 
-fn could_not_be_run(status: &ContainerStatus) -> bool {
+/// The failure to run it that was reported last.
+fn start_error(status: &ContainerStatus) -> Option<FailedStart> {
     let states = [&status.state, &status.last_state].into_iter().flatten();
     let mut ends = states.filter_map(|state| state.terminated.as_ref());
-    ends.any(|end| end.reason.as_deref() == Some(START_ERROR))
+    let end = ends.find(|end| end.reason.as_deref() == Some(START_ERROR))?;
+    let at = end.finished_at.as_ref()?.0;
+    Some(FailedStart {
+        waiting: Waiting {
+            reason: RUN_CONTAINER_ERROR,
+            message: end.message.clone().unwrap_or_default(),
+        },
+        at,
+        until: at,
+        then: None,
+        crash: true,
+        config: false,
+        image: status.image.clone(),
+    })
 }
 
 /// The next number for each container that the pod's status shows as started before.
@@ -88,7 +114,7 @@ mod tests {
         serde_json::from_value(json!({
             "metadata": {"name": "p", "namespace": "ns", "uid": "u"},
             "spec": {"containers": [{"name": "main", "image": "img"}]},
-            "status": {"containerStatuses": [{
+            "status": {"phase": "Running", "containerStatuses": [{
                 "name": "main", "image": "img", "imageID": "", "ready": false,
                 "restartCount": count, "state": {"waiting": {"reason": "CrashLoopBackOff"}},
                 "lastState": state,
@@ -99,11 +125,23 @@ mod tests {
 
     #[test]
     fn what_could_not_be_run_before_goes_on_being_counted() {
-        let failed = json!({"terminated": {"exitCode": 128, "reason": "StartError"}});
-        let (adopted, old) = adopt(&reported(&failed, 3), Vec::new());
+        let failed = json!({"terminated": {"exitCode": 128, "reason": "StartError",
+                            "message": "no such file", "finishedAt": "2030-01-01T00:00:00Z"}});
+        let mut pod = reported(&failed, 3);
+        let (adopted, old) = adopt(&pod, Vec::new());
         assert_eq!(old, Vec::new());
-        assert_eq!(adopted["main"].restart_count(), 3);
+        let main = &adopted["main"];
+        assert_eq!((main.restart_count(), main.next_restart_count()), (3, 4));
+        // That it could not be run is its end, which a restart policy may leave at that.
+        let failed = main.start_error().unwrap();
+        assert_eq!(failed.waiting.message, "no such file");
+        // A failure of another kind hides that, and not the number.
+        let (adopted, _) = adopt(&reported(&json!({}), 3), Vec::new());
         assert_eq!(adopted["main"].next_restart_count(), 4);
+        // What was told of a pod that has ended is not told anew.
+        pod.status.as_mut().unwrap().phase = Some("Failed".to_owned());
+        let (adopted, _) = adopt(&pod, Vec::new());
+        assert!(adopted["main"].start_error().is_none());
     }
 
     #[test]

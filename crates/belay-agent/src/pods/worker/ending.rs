@@ -175,7 +175,8 @@ impl Worker {
         }
         // A pod that ended before and has no containers left here has said all it had to say.
         let mut known = self.tracked.values();
-        let told = self.has_ended() && known.all(|known| known.current.is_none());
+        let arrived = !self.owed && !self.reporting;
+        let told = self.has_ended() && arrived && known.all(|known| known.current.is_none());
         self.ending = Some(Ending {
             asked: grace,
             told,

@@ -7,7 +7,7 @@ use belay_api::gates::Feature;
 use belay_api::pod::{Container, Pod};
 use belay_api::reasons;
 use belay_runtime::{
-    ContainerConfig, ContainerStatus, Image, ImageError, Mount, Pull, RuntimeError,
+    ContainerConfig, ContainerStatus, Image, ImageError, Mount, Pull, RuntimeError, rotation,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -72,7 +72,12 @@ impl Launch {
         }
         match self.start(&config, &image).await {
             Ok(instance) => Outcome::Started(Box::new(instance)),
-            Err(error) => Outcome::Failed(error),
+            Err(error) => {
+                if let RuntimeError::StartFailed { .. } = error {
+                    self.clear_up(config).await;
+                }
+                Outcome::Failed(error)
+            }
         }
     }
 
@@ -109,6 +114,17 @@ impl Launch {
                 None
             }
         }
+    }
+
+    /// Removes the files of a container that could not be run: the next one has its own.
+    async fn clear_up(&self, config: ContainerConfig) {
+        let dir = volumes::dir(&self.context.data_dir, self.pod.uid());
+        let cleared = tokio::task::spawn_blocking(move || {
+            message::forget(&dir, &config);
+            let _ = rotation::remove(&config.log_path);
+        });
+        // What stays goes with the pod.
+        let _ = cleared.await;
     }
 
     async fn image(&self) -> Result<Image, ImageError> {

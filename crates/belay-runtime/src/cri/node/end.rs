@@ -15,8 +15,9 @@ use tracing::{debug, info, warn};
 
 use super::settle::{self, Pause};
 use crate::blocking::blocking;
+use crate::cri::CriRuntime;
 use crate::cri::container::Container;
-use crate::cri::{CriRuntime, group};
+use crate::cri::group::{self, OomCount};
 use crate::readiness::readable;
 use crate::report::timestamp;
 use crate::{
@@ -101,8 +102,9 @@ impl CriRuntime {
             let handle = identity::handle(first, &self.shared.boot_id)?;
             Some((handle, first.at))
         });
+        let oom = first.and_then(|first| OomCount::of(first.pid));
         match handle {
-            Some((handle, started)) => Witness::of(handle, started).await.map(Some),
+            Some((handle, started)) => Witness::of(handle, started, oom).await.map(Some),
             None => Ok(None),
         }
     }
@@ -119,6 +121,12 @@ impl CriRuntime {
         };
         if exit.reason == ExitReason::ContainerStatusUnknown {
             return Some(seen.unwrap_or(exit));
+        }
+        // containerd may not have heard of what the kernel counted.
+        let oom = seen.is_some_and(|seen| seen.reason == ExitReason::OomKilled);
+        if oom && !container.killed.load(Ordering::Relaxed) {
+            let reason = ExitReason::OomKilled;
+            return Some(Exit { reason, ..exit });
         }
         Some(self.reasoned(container, &state.config, exit).await)
     }
@@ -162,15 +170,24 @@ struct Witness {
     handle: OwnedFd,
     started: Wall,
     ended: Wall,
+    /// Whether its group counted somebody who was killed for want of memory.
+    oom: bool,
 }
 
 impl Witness {
     /// Waits for the end.
-    async fn of(handle: OwnedFd, started: Wall) -> Result<Self, RuntimeError> {
+    async fn of(
+        handle: OwnedFd,
+        started: Wall,
+        oom: Option<OomCount>,
+    ) -> Result<Self, RuntimeError> {
         let failed = || RuntimeError::io("wait for a process of", "/proc".as_ref());
         let kept = handle.try_clone().map_err(failed())?;
         readable(handle).await.map_err(failed())?;
+        // At once: the runtime is about to remove the group.
+        let oom = oom.is_some_and(|count| count.has_killed());
         Ok(Witness {
+            oom,
             handle: kept,
             started,
             ended: Wall::now(),
@@ -188,10 +205,10 @@ impl Witness {
             signal,
             started: timestamp(self.started.min(self.ended)),
             finished: timestamp(self.ended),
-            reason: if code == 0 {
-                ExitReason::Completed
-            } else {
-                ExitReason::Error
+            reason: match signal {
+                Some(SIGKILL) if self.oom => ExitReason::OomKilled,
+                _ if code == 0 => ExitReason::Completed,
+                _ => ExitReason::Error,
             },
         })
     }
