@@ -59,7 +59,7 @@ impl CriRuntime {
         let mut pause = Pause::new();
         loop {
             let seen = witness.as_ref().and_then(Witness::tell);
-            // Whether a kill was for want of memory only the runtime knows.
+            // Whether a kill was for want of memory the runtime may know where its group is gone.
             let certain = seen
                 .as_ref()
                 .is_some_and(|exit| exit.signal != Some(SIGKILL));
