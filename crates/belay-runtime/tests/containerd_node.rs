@@ -274,9 +274,7 @@ async fn no_registry_is_needed_for_sandboxes() {
         kill_9(orphan).await;
         until("it is reaped", || parent().is_none()).await;
         soon(bench.runtime.kill_tree(&id)).await.unwrap();
-        soon(bench.runtime.remove_sandboxes(&pod.uid))
-            .await
-            .unwrap();
+        bench.remove_sandboxes(&pod.uid).await;
         bench.finish().await;
     }
 }
@@ -448,13 +446,7 @@ async fn a_container_that_shares_its_processes_dies_whole_and_alone() {
             assert!(bench.is_running(&neighbour).await);
             let left = soon(bench.runtime.kill_tree(&neighbour)).await.unwrap();
             assert_eq!((left.len(), with_argument(&neighbours)), (0, vec![]));
-            // containerd refuses while it is about to learn of that end; agents ask again, too.
-            soon(async {
-                while bench.runtime.remove_sandboxes(&pod.uid).await.is_err() {
-                    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-                }
-            })
-            .await;
+            bench.remove_sandboxes(&pod.uid).await;
         }
     })
     .await;

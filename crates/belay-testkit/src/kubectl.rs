@@ -87,8 +87,11 @@ impl Kubectl {
 
     /// A program that finds this instance as kubectl does.
     fn configured(&self, program: &Path, arguments: &[&str]) -> Command {
-        let mut command = Command::new(program);
+        // Who is started in the background of a script ignores Ctrl-C, and so does all below it.
+        let mut command = Command::new("env");
         command
+            .arg("--default-signal=INT")
+            .arg(program)
             .args(arguments)
             .env("KUBECONFIG", &self.kubeconfig)
             .env("HOME", &self.home)
