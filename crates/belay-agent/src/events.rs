@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 
+use belay_api::reasons::{event_message, event_name};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -163,13 +164,13 @@ fn event(tale: &Tale, node: &str, namespace: &str, at: Timestamp) -> Event {
     let suffix = &uuid::Uuid::new_v4().simple().to_string()[..16];
     Event {
         metadata: ObjectMeta {
-            name: Some(format!("{about}.{suffix}")),
+            name: Some(event_name(about, suffix)),
             namespace: Some(namespace.to_owned()),
             ..ObjectMeta::default()
         },
         involved_object: tale.about.clone(),
         reason: Some(tale.reason.to_owned()),
-        message: Some(tale.message.clone()),
+        message: Some(event_message(tale.message.clone())),
         type_: Some(if tale.warning { "Warning" } else { "Normal" }.to_owned()),
         source: Some(EventSource {
             component: Some(COMPONENT.to_owned()),

@@ -119,3 +119,57 @@ pub const IGNORED: &str = "Ignored";
 pub const DEFAULT_ACTION: &str = "DefaultAction";
 /// `SignalHandled=Unknown`: the runtime cannot tell.
 pub const UNKNOWN: &str = "Unknown";
+
+/// How long a name may be, in bytes: a DNS subdomain's length.
+const LONGEST_NAME: usize = 253;
+/// How long the message of an event may be that names when it happened, in bytes.
+const LONGEST_MESSAGE: usize = 1024;
+const MORE: &str = "...";
+
+/// The name of an event: of the object that it is about, as much as fits, and of what tells it from
+/// the others.
+pub fn event_name(object: &str, suffix: &str) -> String {
+    let room = LONGEST_NAME.saturating_sub(suffix.len() + 1);
+    let fits = &object[..object.floor_char_boundary(room)];
+    // What is cut must still end like a name.
+    let fits = fits.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
+    format!("{fits}.{suffix}")
+}
+
+/// The message of an event, as much of it as servers take.
+pub fn event_message(mut message: String) -> String {
+    if message.len() > LONGEST_MESSAGE {
+        message.truncate(message.floor_char_boundary(LONGEST_MESSAGE - MORE.len()));
+        message.push_str(MORE);
+    }
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_of_an_object_with_the_longest_name_has_a_name() {
+        assert_eq!(event_name("db", "1f"), "db.1f");
+        let longest = format!("{}.{}", "a".repeat(126), "b".repeat(126));
+        let name = event_name(&longest, "18c2a5b3e4f56789");
+        assert_eq!(name.len(), LONGEST_NAME);
+        assert!(name.ends_with("bb.18c2a5b3e4f56789"), "{name}");
+        assert!(crate::metadata::names::dns_subdomain(&name).is_empty());
+        // The cut falls behind a dash.
+        let dashed = format!("{}-{}", "a".repeat(235), "b".repeat(17));
+        let name = event_name(&dashed, "18c2a5b3e4f56789");
+        assert!(name.ends_with("aa.18c2a5b3e4f56789"), "{name}");
+        assert!(crate::metadata::names::dns_subdomain(&name).is_empty());
+    }
+
+    #[test]
+    fn a_message_is_cut_between_characters() {
+        assert_eq!(event_message("short".into()), "short");
+        let full = "x".repeat(1024);
+        assert_eq!(event_message(full.clone()), full);
+        let cut = event_message("ä".repeat(600));
+        assert!(cut.len() <= 1024 && cut.ends_with("ä..."), "{cut}");
+    }
+}

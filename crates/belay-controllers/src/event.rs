@@ -1,5 +1,6 @@
 //! Events that the controllers tell of notifications and hooks.
 
+use belay_api::reasons::{event_message, event_name};
 use belay_api::{CONTROLLER, reasons};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
@@ -28,14 +29,17 @@ where
     Event {
         metadata: ObjectMeta {
             // As upstream names events: the object, and the time in hex.
-            name: Some(format!("{}.{:x}", object.name_any(), now.as_nanosecond())),
+            name: Some(event_name(
+                &object.name_any(),
+                &format!("{:x}", now.as_nanosecond()),
+            )),
             namespace: object.namespace(),
             ..ObjectMeta::default()
         },
         involved_object: reference,
         type_: Some(type_.to_owned()),
         reason: Some(reason.to_owned()),
-        message: Some(message),
+        message: Some(event_message(message)),
         action: Some(action.to_owned()),
         source: Some(EventSource {
             component: Some(CONTROLLER.to_owned()),

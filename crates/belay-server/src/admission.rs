@@ -9,6 +9,7 @@
 //! | a podnotification that is part of a Notification | to be its controller, which counts it |
 //! | a role | its rules, or `escalate` on it |
 //! | a binding | the rules of its role, or `bind` on it |
+//! | the status of any of Belay's kinds | to be who acts on it: its controller, or an agent |
 //!
 //! Every way to create or change an object ends here, dry runs too: what is checked is the object
 //! as it would be stored, never how it was sent.
@@ -197,6 +198,24 @@ fn admit_membership(call: &Call<'_>, old: Option<&Value>, new: &Value) -> ApiRes
     let why = format!(
         "only the controller of Belay may make a podnotification part of a Notification (the label \
          {OWNER_LABEL}, an owner of the kind Notification)"
+    );
+    Err(refused(kind, new, &why))
+}
+
+/// What came of a notification or a hook is said by who saw it, whatever the roles grant: agents and
+/// controllers take a status for their own record, and act on it.
+pub(crate) fn admit_result(call: &Call<'_>, new: &Value) -> ApiResult<()> {
+    let kind = call.resource.kind;
+    let acts = matches!(
+        call.who.role(),
+        Role::Controller | Role::Node(_) | Role::Admin
+    );
+    if kind.group != belay_api::GROUP || acts {
+        return Ok(());
+    }
+    let why = format!(
+        "only Belay's controller and agents may write the status of {}",
+        kind.plural
     );
     Err(refused(kind, new, &why))
 }

@@ -432,10 +432,12 @@ impl Api {
         } else {
             let value = object.value()?;
             let text = |pointer: &str| {
-                value
-                    .pointer(pointer)
-                    .and_then(Value::as_str)
-                    .map(str::to_owned)
+                let asked = value.pointer(pointer)?;
+                Some(
+                    asked
+                        .as_str()
+                        .map_or_else(|| asked.to_string(), str::to_owned),
+                )
             };
             Some(
                 audited

@@ -264,8 +264,8 @@ fn plan(strategy: &dyn Strategy, object: &Value, requested: Option<i64>, now: Ti
             return Plan::Unchanged;
         }
         let end = parse_time(meta_str(object, "deletionTimestamp")).unwrap_or(now);
-        let begun = end - SignedDuration::from_secs(current);
-        let shortened = begun + SignedDuration::from_secs(wanted);
+        let less = SignedDuration::from_secs(current.saturating_sub(wanted));
+        let shortened = end.checked_sub(less).unwrap_or(Timestamp::MIN);
         // Never into the past: what is overdue gets a last second, unless none was asked for.
         let (end, seconds_left) = if shortened < now {
             (now, wanted.min(1))
@@ -277,7 +277,9 @@ fn plan(strategy: &dyn Strategy, object: &Value, requested: Option<i64>, now: Ti
         meta.insert("deletionGracePeriodSeconds".into(), seconds_left.into());
         return Plan::Mark(Box::new(marked));
     }
-    let grace = grace.unwrap_or(0);
+    // No longer than time can be written down.
+    let longest = Timestamp::MAX.duration_since(now);
+    let grace = grace.unwrap_or(0).min(longest.as_secs());
     if grace == 0 && !held {
         return Plan::Remove;
     }
@@ -344,6 +346,20 @@ mod tests {
         assert_eq!(marked(check("pods", &going, Some(15))), (at, 15));
         assert_eq!(marked(check("pods", &going, Some(2))), (NOW.to_owned(), 1));
         assert_eq!(check("pods", &going, Some(0)), Plan::Remove);
+    }
+
+    #[test]
+    fn a_grace_beyond_all_time_ends_with_time() {
+        let endless = check("pods", &pod(&json!({})), Some(i64::MAX));
+        let (end, seconds) = marked(endless);
+        assert!(end.starts_with("9999-12-30T"), "{end}");
+        let going = pod(&json!({
+            "deletionTimestamp": end, "deletionGracePeriodSeconds": seconds}));
+        let at = "2026-01-01T00:01:10Z".to_owned();
+        assert_eq!(marked(check("pods", &going, Some(10))), (at, 10));
+        let odd = pod(&json!({
+            "deletionTimestamp": NOW, "deletionGracePeriodSeconds": i64::MAX}));
+        assert_eq!(marked(check("pods", &odd, Some(5))), (NOW.to_owned(), 1));
     }
 
     #[test]

@@ -69,23 +69,23 @@ impl Api {
         let exact = exact_revision(call, self.store.revision())?;
         let at = token.as_ref().map(|token| Revision(token.rv)).or(exact);
         let after = token.as_ref().map(|t| t.after.as_str());
+        let selection = &call.selection;
+        let now = self
+            .store
+            .list(&prefix, after, limit, &mut |entry| selection.matches(entry));
         let page = match at {
-            Some(revision) if revision != self.store.revision() => {
+            Some(revision) if revision != now.revision => {
                 self.page_at(call, &prefix, after, limit, revision)?
             }
             _ => {
-                let selection = &call.selection;
-                let page = self
-                    .store
-                    .list(&prefix, after, limit, &mut |entry| selection.matches(entry));
-                let next = page
+                let next = now
                     .more
-                    .then(|| page.entries.last().map(|e| e.key.to_string()));
+                    .then(|| now.entries.last().map(|e| e.key.to_string()));
                 Listing {
                     next: next.flatten(),
-                    entries: page.entries,
-                    revision: page.revision,
-                    remaining: page.remaining,
+                    entries: now.entries,
+                    revision: now.revision,
+                    remaining: now.remaining,
                 }
             }
         };
@@ -132,8 +132,9 @@ impl Api {
             .map(|e| (Arc::clone(&e.key), e))
             .collect();
         let mut seen = std::collections::BTreeSet::new();
-        loop {
-            match since.next().now_or_never() {
+        while since.seen() < now.revision {
+            // Without a budget a watch waits only for what is not there yet.
+            match tokio::task::coop::unconstrained(since.next()).now_or_never() {
                 Some(Ok(WatchItem::Event(event))) if event.revision <= now.revision => {
                     let key = Arc::clone(&event.entry.key);
                     if after.is_some_and(|after| &*key <= after) || !seen.insert(Arc::clone(&key)) {
@@ -145,9 +146,8 @@ impl Api {
                         None => then.remove(&key),
                     };
                 }
-                Some(Ok(WatchItem::Event(_))) | None => break,
-                Some(Ok(WatchItem::Progress(seen_up_to))) if seen_up_to >= now.revision => break,
-                Some(Ok(WatchItem::Progress(_))) => {}
+                Some(Ok(WatchItem::Event(_))) => break,
+                Some(Ok(WatchItem::Progress(_))) | None => {}
                 Some(Err(_)) => return Err(too_old()),
             }
         }

@@ -9,12 +9,13 @@ mod body;
 use belay_api::decode::{self, FieldValidation};
 use belay_api::metadata;
 use belay_api::schema::{self, Schema};
-use belay_store::{Change, Expect, Write, WriteError};
+use belay_store::{Change, Entry, Expect, Write, WriteError};
 use bytes::Bytes;
 use http::StatusCode;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::admission::admit_result;
 use crate::api::{Api, Body, Call, Object, json as json_response, parse};
 use crate::authority::{allows_change, allows_object};
 use crate::object::{
@@ -34,6 +35,18 @@ const GENERATED_PREFIX: usize = 58;
 const CHANGED: &str = "the object has been modified; please apply your changes to the latest \
                        version and try again";
 
+/// The refusal of a name that is in use.
+fn taken(kind: &Kind, name: &str, current: Option<&Entry<Meta>>) -> ApiError {
+    let terminating = current
+        .and_then(|entry| parse(entry).ok())
+        .is_some_and(|object| is_terminating(&object));
+    let mut error = ApiError::already_exists(kind, name);
+    if terminating {
+        error.message = format!("object is being deleted: {}", error.message);
+    }
+    error
+}
+
 impl Api {
     pub(crate) async fn create(
         &self,
@@ -50,13 +63,16 @@ impl Api {
             if attempt == 1 {
                 warnings.extend(new_warnings);
             }
-            if call.query.dry_run()? {
-                return Ok(Object::Imagined(object));
-            }
             let name = name(&object).to_owned();
             let own_key = kind.key(call.resource.namespace.as_deref(), &name);
             let mut also = self.namespace_expectation(call)?;
             also.extend(self.need_expectation(call, &object)?);
+            if call.query.dry_run()? {
+                return match self.store.get(&own_key) {
+                    Some(current) if !generated => Err(taken(kind, &name, Some(&current))),
+                    _ => Ok(Object::Imagined(object)),
+                };
+            }
             let write = Write {
                 key: own_key.clone(),
                 expect: Expect::Absent,
@@ -73,15 +89,7 @@ impl Api {
                 // A generated name that is taken is no fault of the caller's.
                 Err(WriteError::Conflict { .. }) if generated && attempt < TRIES => {}
                 Err(WriteError::Conflict { current, .. }) => {
-                    let terminating = current
-                        .as_deref()
-                        .and_then(|e| parse(e).ok())
-                        .is_some_and(|o| is_terminating(&o));
-                    let mut error = ApiError::already_exists(kind, &name);
-                    if terminating {
-                        error.message = format!("object is being deleted: {}", error.message);
-                    }
-                    return Err(error);
+                    return Err(taken(kind, &name, current.as_deref()));
                 }
                 Err(error) => return Err(ApiError::from_store(error)),
             }
@@ -452,8 +460,9 @@ impl Api {
             if !allows_object(&ask, &next) || !allows_change(&ask, Some(current), &next) {
                 return Err(ApiError::forbidden(ask.refusal()));
             }
-            if call.resource.subresource.is_none() {
-                self.admit(call, Some(current), &next)?;
+            match call.resource.subresource {
+                None => self.admit(call, Some(current), &next)?,
+                Some(_) => admit_result(call, &next)?,
             }
             Ok((next, warnings))
         } else {

@@ -148,7 +148,10 @@ async fn notifications_of(connection: &Connection, pod: &Pod) -> Vec<PodNotifica
     };
     let of_this_pod = |object: &PodNotification| {
         let uid = object.status.as_ref().and_then(|s| s.pod_uid.as_deref());
-        object.spec.pod_name == pod.name() && uid.is_none_or(|uid| uid == pod.uid())
+        let uid = uid.or(object.spec.pod_uid.as_deref());
+        // What was refused at once may be from before this pod was there.
+        let later = object.creation_timestamp() >= pod.creation_timestamp();
+        object.spec.pod_name == pod.name() && uid.map_or(later, |uid| uid == pod.uid())
     };
     list.items.into_iter().filter(of_this_pod).collect()
 }

@@ -248,10 +248,9 @@ pub(super) fn time_left(object: &Notification, now: Timestamp) -> Option<Duratio
     Some(Duration::try_from(left).unwrap_or_default())
 }
 
-/// Whether so little time is left that no child can be given any of it: their deadlines are whole
-/// seconds.
+/// Whether no child can be given any time.
 pub(super) fn is_expired(object: &Notification, now: Timestamp) -> bool {
-    time_left(object, now).is_some_and(|left| left < SHORTEST)
+    time_left(object, now).is_some_and(|left| left.is_zero())
 }
 
 /// The child of a pod. It has what is left of the Notification's own time, where it has one.
@@ -261,7 +260,8 @@ pub(super) fn child(object: &Notification, target: &Target, now: Timestamp) -> P
         .deadline_seconds
         .unwrap_or(DEFAULT_DEADLINE_SECONDS);
     // What a child is given is cut, and so is the time of its creation: it ends no later than the
-    // Notification's own time.
+    // Notification's own time. Only a last part of a second is rounded up: the Notification's own
+    // creation was cut, too, so that is all that is ever left of a deadline of one second.
     let deadline_seconds = time_left(object, now).map_or(own, |left| {
         i32::try_from(left.max(SHORTEST).as_secs()).unwrap_or(i32::MAX)
     });

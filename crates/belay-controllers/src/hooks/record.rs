@@ -293,7 +293,7 @@ pub(super) fn child(
     now: Timestamp,
 ) -> Result<PodAction, HookError> {
     let left = time_left(object, now);
-    if left < SHORTEST {
+    if left.is_zero() {
         return Err(expired(object));
     }
     let uid = object.uid().unwrap_or_default();
@@ -310,7 +310,7 @@ pub(super) fn child(
             containers: part.containers.clone(),
             action: action.action.clone(),
             action_timeout_seconds: action.action_timeout_seconds,
-            deadline_seconds: i32::try_from(left.as_secs()).unwrap_or(i32::MAX),
+            deadline_seconds: i32::try_from(left.max(SHORTEST).as_secs()).unwrap_or(i32::MAX),
         },
     );
     child.metadata = ObjectMeta {

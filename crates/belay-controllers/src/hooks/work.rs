@@ -265,9 +265,7 @@ impl Work {
     ) -> BoxFuture<'static, Made> {
         let (shop, object, action) = (self.shop.clone(), self.object.clone(), action.clone());
         let making = async move {
-            let slot = shop.slots.acquire().await;
-            let result = make(&shop.client, &object, &action, &part, node).await;
-            drop(slot);
+            let result = make(&shop, &object, &action, &part, node).await;
             Made {
                 pod_uid: part.pod_uid,
                 result,
@@ -402,17 +400,19 @@ where
 
 /// Makes the PodAction of a pod, as long as it could still be started.
 async fn make(
-    client: &Client,
+    shop: &Shop,
     object: &ExecutionHook,
     action: &ResolvedAction,
     part: &Part,
     node: Option<String>,
 ) -> Result<Box<PodAction>, HookError> {
     let namespace = object.namespace().unwrap_or_default();
-    let api: Api<PodAction> = Api::namespaced(client.clone(), &namespace);
+    let api: Api<PodAction> = Api::namespaced(shop.client.clone(), &namespace);
     let mut node = node;
     let mut refusal: Option<String> = None;
     loop {
+        // Not kept between tries: what is refused here must not hold up others' hooks.
+        let slot = shop.slots.acquire().await;
         let failed = match &node {
             Some(node) => {
                 let child = record::child(object, action, part, node, Timestamp::now()).map_err(
@@ -433,7 +433,7 @@ async fn make(
                 }
             }
             None => {
-                let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
+                let pods: Api<Pod> = Api::namespaced(shop.client.clone(), &namespace);
                 match pods.get_opt(&part.pod).await {
                     Ok(pod) => {
                         let pod = pod.filter(|pod| pod.uid() == part.pod_uid);
@@ -449,6 +449,7 @@ async fn make(
         };
         debug!(namespace, pod = part.pod, error = %failed, "no PodAction could be made; trying again");
         refusal = Some(failed.to_string());
+        drop(slot);
         tokio::time::sleep(RETRY).await;
     }
 }

@@ -29,6 +29,7 @@ pub(super) static POD_NOTIFICATIONS: Kind = Kind {
     name_rule: NameRule::DnsSubdomain,
     subresources: &["status"],
     fields: &[
+        ("spec.podName", "/spec/podName"),
         (
             "spec.ttlSecondsAfterFinished",
             "/spec/ttlSecondsAfterFinished",

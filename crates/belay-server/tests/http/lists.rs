@@ -87,6 +87,27 @@ async fn pages_show_one_state_even_when_objects_come_and_go_between_them() {
 }
 
 #[tokio::test]
+async fn a_page_is_of_its_state_however_much_has_happened_since() {
+    let h = Harness::start().await;
+    let c = h.admin();
+    for name in ["a", "b", "c"] {
+        c.post(MAPS, &map(name, &[("k", "0")])).await.ok();
+    }
+    let first = c.get(&format!("{MAPS}?limit=1")).await.ok();
+    for i in 0..1000 {
+        let patch = json!({"data": {"k": i.to_string()}});
+        c.patch(&format!("{MAPS}/c"), "merge-patch", &patch)
+            .await
+            .ok();
+    }
+    c.delete(&format!("{MAPS}/b")).await.ok();
+    let token = first["metadata"]["continue"].as_str().unwrap();
+    let rest = c.get(&format!("{MAPS}?continue={token}")).await.ok();
+    assert_eq!(names(&rest), ["b", "c"]);
+    assert_eq!(rest["items"][1]["data"]["k"], "0");
+}
+
+#[tokio::test]
 async fn an_exact_old_revision_can_be_listed_while_it_is_remembered() {
     let h = Harness::start().await;
     let c = h.admin();

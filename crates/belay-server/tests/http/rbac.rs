@@ -385,6 +385,33 @@ async fn who_may_create_notifications_still_needs_the_right_to_notify() {
     assert_eq!(list["items"].as_array().unwrap().len(), 1);
 }
 
+/// A role that is too wide must not let its users say what came of an action: agents and controllers
+/// go by it.
+#[tokio::test]
+async fn no_user_writes_a_status_whatever_the_roles_grant() {
+    let h = Harness::start().await;
+    running_pod(&h).await;
+    let all = rule(OWN, "*", &["*"]);
+    grant(&h, "ann", &[all]).await;
+    let ann = h.of(user("ann"));
+    ann.post(NOTIFICATIONS, &notification("x", "web", "reload"))
+        .await
+        .ok();
+    let status = format!("{NOTIFICATIONS}/x/status");
+    let forged = json!({"status": {"state": "Succeeded", "completeTime": "2026-01-01T00:00:00Z"}});
+    let refused = ann.patch(&status, "merge-patch", &forged).await;
+    let message = refused.refused(403, "Forbidden");
+    assert!(
+        message.contains("only Belay's controller and agents"),
+        "{message}"
+    );
+    let mut whole = ann.get(&format!("{NOTIFICATIONS}/x")).await.ok();
+    whole["status"]["executor"] = "ann".into();
+    ann.put(&status, &whole).await.refused(403, "Forbidden");
+    let stored = ann.get(&format!("{NOTIFICATIONS}/x")).await.ok();
+    assert_eq!(stored["status"]["state"], "New");
+}
+
 #[tokio::test]
 async fn who_notifies_many_pods_needs_the_same_right() {
     let h = Harness::start().await;

@@ -147,6 +147,9 @@ async fn a_dry_run_answers_and_stores_nothing() {
         .ok();
     c.get(&format!("{MAPS}/a")).await.refused(404, "NotFound");
     c.post(MAPS, &map("a", &[("k", "1")])).await.ok();
+    c.post(&format!("{MAPS}?dryRun=All"), &map("a", &[]))
+        .await
+        .refused(409, "AlreadyExists");
     let patch = json!({"data": {"k": "2"}});
     let imagined = c
         .patch(&format!("{MAPS}/a?dryRun=All"), "merge-patch", &patch)

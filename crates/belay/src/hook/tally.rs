@@ -15,6 +15,8 @@ pub(super) struct Tally {
     hook: ExecutionHook,
     /// Containers of which it was said that they failed, by pod and name.
     told: BTreeSet<(String, String)>,
+    /// Whether the list that the watch began with, or began anew with, has had it.
+    listed: bool,
     deleted: bool,
 }
 
@@ -23,6 +25,7 @@ impl Tally {
         Self {
             hook,
             told: BTreeSet::new(),
+            listed: false,
             deleted: false,
         }
     }
@@ -63,13 +66,16 @@ impl Followed for Tally {
         match event {
             Event::Apply(hook) | Event::InitApply(hook) => {
                 if hook.metadata.uid == self.hook.metadata.uid {
+                    self.listed = true;
                     self.hook = hook;
                 }
             }
             Event::Delete(hook) => {
                 self.deleted |= hook.metadata.uid == self.hook.metadata.uid;
             }
-            Event::Init | Event::InitDone => {}
+            Event::Init => self.listed = false,
+            // A deletion that nobody watched.
+            Event::InitDone => self.deleted |= !self.listed,
         }
     }
 
@@ -184,5 +190,20 @@ pub(super) mod tests {
         assert!(!tally.is_over());
         tally.observe(Event::Apply(hook(&json!({"actionSucceed": false}))));
         assert!(tally.is_over() && !tally.was_deleted());
+    }
+
+    #[test]
+    fn a_deletion_that_nobody_watched_is_seen_when_the_watch_begins_anew() {
+        let mut tally = Tally::new(hook(&json!({})));
+        let seen = || Event::InitApply(hook(&json!({})));
+        for event in [Event::Init, seen(), Event::InitDone] {
+            tally.observe(event);
+        }
+        assert!(!tally.was_deleted());
+        // The watch was cut off; meanwhile it went.
+        tally.observe(Event::Init);
+        assert!(!tally.was_deleted());
+        tally.observe(Event::InitDone);
+        assert!(tally.was_deleted());
     }
 }

@@ -155,30 +155,32 @@ struct Preview {
 impl Preview {
     fn of(notifier: &str, pods: &[(String, Option<Pod>)]) -> Self {
         let (mut rows, mut notes) = (Vec::new(), Vec::new());
-        let mut missing = false;
+        let mut failing = false;
         for (name, pod) in pods {
             let Some(pod) = pod else {
                 notes.push(format!(
                     "pod {name} does not exist; it would fail with PodNotFound"
                 ));
-                missing = true;
+                failing = true;
                 continue;
             };
             if pod.is_terminating() {
                 notes.push(format!(
                     "pod {name} is being deleted; it would fail with PodTerminating"
                 ));
+                failing = true;
             } else if pod.phase() != "Running" {
                 notes.push(format!(
                     "pod {name} is {}; it would fail with ContainerNotRunning",
                     pod.phase()
                 ));
+                failing = true;
             }
             let declared = match pod.declarations(notifier) {
                 Ok(declared) => declared,
                 Err(error) => {
                     notes.push(format!("pod {name}: {error}; nothing would run in it"));
-                    missing = true;
+                    failing = true;
                     continue;
                 }
             };
@@ -194,7 +196,7 @@ impl Preview {
                 });
             }
         }
-        let exit = match (missing, rows.iter().any(|row| row.declares)) {
+        let exit = match (failing, rows.iter().any(|row| row.declares)) {
             (true, _) => Exit::Failed,
             (false, true) => Exit::Done,
             (false, false) => {
@@ -302,10 +304,22 @@ web  logs       no           -                           -
     fn a_pod_that_does_not_run_is_noted() {
         let mut pod = web();
         pod.status = None;
+        let shown = preview("reload", Some(pod));
         assert_eq!(
-            preview("reload", Some(pod)).notes,
+            shown.notes,
             ["pod web is Pending; it would fail with ContainerNotRunning"]
         );
+        assert_eq!(shown.exit, Exit::Failed);
+        let mut pod = web();
+        pod.metadata.deletion_timestamp =
+            Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap());
+        let shown = preview("reload", Some(pod));
+        assert!(
+            shown.notes[0].contains("PodTerminating"),
+            "{:?}",
+            shown.notes
+        );
+        assert_eq!(shown.exit, Exit::Failed);
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub(super) struct Tally {
     failed: usize,
     cancelled: usize,
     failures: Vec<String>,
+    /// Whether the list that the watch began with, or began anew with, has had it.
+    listed: bool,
     deleted: bool,
 }
 
@@ -36,6 +38,7 @@ impl Tally {
             failed: 0,
             cancelled: 0,
             failures: Vec::new(),
+            listed: false,
             deleted: false,
         }
     }
@@ -75,13 +78,16 @@ impl Tally {
         match event {
             Event::Apply(object) | Event::InitApply(object) => {
                 if object.metadata.uid == self.notification.metadata.uid {
+                    self.listed = true;
                     self.notification = object;
                 }
             }
             Event::Delete(object) => {
                 self.deleted |= object.metadata.uid == self.notification.metadata.uid;
             }
-            Event::Init | Event::InitDone => {}
+            Event::Init => self.listed = false,
+            // A deletion that nobody watched.
+            Event::InitDone => self.deleted |= !self.listed,
         }
     }
 
@@ -305,5 +311,20 @@ pub(super) mod tests {
         assert!(!tally.is_over());
         tally.own(Event::Apply(notification(&json!({"state": "Succeeded"}))));
         assert!(tally.is_over() && !tally.was_deleted());
+    }
+
+    #[test]
+    fn a_deletion_that_nobody_watched_is_seen_when_the_watch_begins_anew() {
+        let mut tally = Tally::new(notification(&json!({})));
+        let seen = || Event::InitApply(notification(&json!({})));
+        for event in [Event::Init, seen(), Event::InitDone] {
+            tally.own(event);
+        }
+        assert!(!tally.was_deleted());
+        // The watch was cut off; meanwhile it went.
+        tally.own(Event::Init);
+        assert!(!tally.was_deleted());
+        tally.own(Event::InitDone);
+        assert!(tally.was_deleted());
     }
 }
