@@ -25,6 +25,7 @@ mod first;
 mod follow;
 mod group;
 mod hunt;
+mod leader;
 mod node;
 mod pause;
 mod pods;

@@ -35,6 +35,9 @@ async fn sessions_are_what_they_are_on_every_runtime() {
         place.a_typed_interrupt_reaches_the_command().await;
         place.what_is_killed_or_dropped_leaves_nothing().await;
         place
+            .a_command_that_drops_its_environment_is_killed_as_any_other()
+            .await;
+        place
             .what_a_command_leaves_running_is_the_containers()
             .await;
         place.a_command_that_is_not_there_is_named().await;
@@ -93,6 +96,30 @@ async fn a_new_agent_ends_what_a_dead_one_left() {
         until("all of it runs", || with_argument(&seconds).len() == 2).await;
         bench.reopen().await;
         assert!(with_argument(&seconds).is_empty());
+        nothing_is_left(&bench).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_new_agent_ends_what_has_dropped_its_environment_too() {
+    on_each(async |mut bench| {
+        let (pod, _) = bench.sleeper().await;
+        let place = Place {
+            runtime: &bench.runtime,
+            container: pod.id.clone(),
+        };
+        let seconds = unique_seconds();
+        let mut command = request("");
+        command.command = ["/bin/env", "-i", "/bin/sleep", &seconds]
+            .map(str::to_owned)
+            .to_vec();
+        let (session, streams) = place.open(&command).await;
+        std::mem::forget(session);
+        drop(streams);
+        until("it runs", || with_argument(&seconds).len() == 1).await;
+        bench.reopen().await;
+        until("it does not run", || with_argument(&seconds).is_empty()).await;
         nothing_is_left(&bench).await;
     })
     .await;

@@ -18,8 +18,7 @@ use std::time::{Duration, Instant};
 use belay_action::{AttemptId, ExecRequest, Report, TargetError};
 use belay_shim::clock::{Boot, Wall};
 use belay_shim::instance::{Ending, Exit, StartError, StartFailure, Started};
-use belay_shim::proc::{self, ATTEMPT_MARK, Process};
-use belay_shim::sys::{self, Pid, WaitStatus};
+use belay_shim::sys::{self, WaitStatus};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tonic::Code;
@@ -32,7 +31,7 @@ use super::hunt;
 use super::refusal::{self, Refusal};
 use super::specification::exec_process;
 use super::traces::{AttemptTraces, Sight};
-use super::{Shared, nanos, sweep};
+use super::{Shared, leader, nanos, sweep};
 use crate::blocking::blocking;
 use crate::readiness::readable;
 use crate::report::{failed, report, start_report};
@@ -47,14 +46,6 @@ const LATE: Duration = Duration::from_secs(10);
 const UNTOLD: Duration = Duration::from_secs(3);
 /// How long the output of an exec that was killed is waited for.
 const OUTPUT: Duration = Duration::from_secs(3);
-/// How long the first process of an exec may take from its start until it is the command, and how
-/// often that is looked for.
-const BECOMING: Duration = Duration::from_secs(1);
-const LOOK: Duration = Duration::from_millis(1);
-/// How often an environment may be empty before it is believed to be.
-const UNREADABLE: usize = 5;
-/// What the names of variables begin with that runc gives to itself inside a container.
-const RUNC: &[u8] = b"_LIBCONTAINER_";
 /// Clock ticks per second in `/proc`, the same on every machine Linux runs on today.
 const TICKS: i64 = 100;
 
@@ -192,35 +183,15 @@ impl Exec {
     /// The exec's first process, if it can still be seen.
     async fn started(&self, pid: u32, at: Wall, deadline: Boot) -> Started {
         let pid = i32::try_from(pid).unwrap_or(0);
-        let start_time = timeout(BECOMING, self.start_time(pid)).await;
-        let start_time = start_time.ok().flatten().unwrap_or(0);
+        let client = &self.shared.client;
+        let seen = leader::start_time(client, &self.name, self.attempt.as_str(), pid).await;
+        let start_time = seen.unwrap_or(0);
         Started {
             pid,
             start_time,
             boot_id: self.shared.boot_id.clone(),
             at,
             deadline: Some(deadline),
-        }
-    }
-
-    /// When the process was forked, if it is the exec's.
-    async fn start_time(&self, pid: Pid) -> Option<u64> {
-        let mut unreadable = 0;
-        loop {
-            let process = Process::read(pid).filter(|process| !process.is_dead())?;
-            // The mark tells that the number is not somebody else's already.
-            let environment = proc::environment(pid);
-            if proc::has_variable(&environment, ATTEMPT_MARK, self.attempt.as_str()) {
-                return Some(process.start_time);
-            }
-            // A start is told when the low-level runtime is about to become the command. In the
-            // moment when it does, there is no environment to be read.
-            match (environment.is_empty(), has_name(&environment, RUNC)) {
-                (true, _) if unreadable < UNREADABLE => unreadable += 1,
-                (false, true) => {}
-                (true | false, _) => return None,
-            }
-            sleep(LOOK).await;
         }
     }
 
@@ -249,7 +220,7 @@ impl Exec {
             () = kill.notified() => Cause::Cancel,
             () = until(deadline) => Cause::Deadline,
         };
-        let leader = (started.start_time > 0).then(|| started.clone());
+        let leader = leader::to_be_killed(&self.shared.client, &self.name, started).await;
         let lives = |leader: &Started| identity::handle(leader, &self.shared.boot_id).is_some();
         if !leader.as_ref().is_some_and(lives) {
             // It has ended by itself; containerd is late to tell.
@@ -263,18 +234,18 @@ impl Exec {
                 };
             }
         }
-        let survivors = match self.kill(leader).await {
+        let mut survivors = match self.kill(leader).await {
             Ok(survivors) => survivors,
             Err(error) => {
                 let problem = error.to_string();
                 return End::Unknown { problem };
             }
         };
-        info!(attempt = %self.attempt, ?cause, ?survivors, "an exec was killed");
-        if survivors.is_empty() {
-            // containerd must have seen it before it can be deleted.
-            let _ = timeout(OUTPUT, ended).await;
+        // containerd must have seen it before it can be deleted.
+        if survivors.is_empty() && timeout(OUTPUT, ended).await.is_err() {
+            survivors.extend(leader::survivor(&self.shared.client, &self.name).await);
         }
+        info!(attempt = %self.attempt, ?cause, ?survivors, "an exec was killed");
         let ending = match cause {
             Cause::Deadline => Ending::TimedOut,
             Cause::Cancel => Ending::Cancelled,
@@ -433,13 +404,6 @@ impl Exec {
             container: self.container.incarnation.id.clone(),
         }
     }
-}
-
-/// Whether an environment has a variable whose name begins like this.
-fn has_name(environment: &[u8], prefix: &[u8]) -> bool {
-    environment
-        .split(|byte| *byte == 0)
-        .any(|variable| variable.starts_with(prefix))
 }
 
 /// Why a command cannot be one.

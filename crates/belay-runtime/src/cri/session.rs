@@ -21,7 +21,6 @@ use async_trait::async_trait;
 use belay_action::{AttemptId, ContainerId};
 use belay_shim::clock::Wall;
 use belay_shim::instance::{STDERR, STDIN, STDOUT, Started};
-use belay_shim::proc::{self, ATTEMPT_MARK, Process};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
@@ -31,7 +30,7 @@ use tracing::{debug, info, warn};
 use super::client::{CallError, Ends, ExecName};
 use super::refusal::{self, Refusal};
 use super::specification::exec_process;
-use super::{CriRuntime, Shared, exec_id, hunt};
+use super::{CriRuntime, Shared, exec_id, hunt, leader};
 use crate::blocking::blocking;
 use crate::process::TERM;
 use crate::sessions::{Knobs, Pipes, Reins, reined};
@@ -44,6 +43,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How long containerd may take to see and forget what was killed.
 const LATE: Duration = Duration::from_secs(10);
+/// The longest pause between two kills of what containerd does not let go of.
+const BETWEEN_KILLS: Duration = Duration::from_secs(5);
 /// The file that tells a later agent what a directory is of.
 const RECORD: &str = "session";
 
@@ -227,19 +228,17 @@ impl Place {
         let client = &self.shared.client;
         client.exec_session(&self.name, process, ends).await?;
         let pid = client.start(&self.name).await?;
-        Ok(self.leader(pid))
+        Ok(self.leader(pid).await)
     }
 
-    /// The first process, if it can still be seen; its mark tells that it is no other.
-    fn leader(&self, pid: u32) -> Started {
+    /// The first process, if it can still be seen.
+    async fn leader(&self, pid: u32) -> Started {
         let pid = i32::try_from(pid).unwrap_or(0);
-        let process = Process::read(pid).filter(|_| {
-            let environment = proc::environment(pid);
-            proc::has_variable(&environment, ATTEMPT_MARK, self.session.as_str())
-        });
+        let client = &self.shared.client;
+        let seen = leader::start_time(client, &self.name, self.session.as_str(), pid).await;
         Started {
             pid,
-            start_time: process.map_or(0, |process| process.start_time),
+            start_time: seen.unwrap_or(0),
             boot_id: self.shared.boot_id.clone(),
             at: Wall::now(),
             deadline: None,
@@ -251,10 +250,14 @@ impl Place {
             biased;
             ended = self.ended() => ended,
             () = reins.killed() => {
-                let survivors = self.kill(Some(leader)).await;
-                info!(session = %self.session, ?survivors, "a session was killed");
+                let leader =
+                    leader::to_be_killed(&self.shared.client, &self.name, &leader).await;
+                let mut survivors = self.kill(leader).await;
                 // containerd must have seen it before it can be deleted.
-                let _ = timeout(LATE, self.ended()).await;
+                if timeout(LATE, self.ended()).await.is_err() && survivors.is_empty() {
+                    survivors.extend(leader::survivor(&self.shared.client, &self.name).await);
+                }
+                info!(session = %self.session, ?survivors, "a session was killed");
                 SessionEnd::Killed { survivors }
             }
         };
@@ -290,11 +293,31 @@ impl Place {
     }
 
     async fn kill(&self, leader: Option<Started>) -> Vec<String> {
-        let leader = leader.filter(|leader| leader.start_time > 0);
         let (container, session) = (self.name.container.clone(), self.session.to_string());
         let killed =
             blocking(move || Ok(hunt::kill_all(&container, &session, leader.as_ref()))).await;
         killed.unwrap_or_else(|error| vec![error.to_string()])
+    }
+
+    /// Kills whatever there is of it until containerd has let go of it, and removes the directory.
+    /// A start that nobody waits for any more may come to something only after a while.
+    async fn end(&self) {
+        let shared = &self.shared;
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let leader = leader::unknown(&shared.client, &self.name, &shared.boot_id).await;
+            let survivors = self.kill(leader).await;
+            match shared.client.delete(&self.name).await {
+                Ok(()) => break,
+                Err(error) if error.is(Code::NotFound) => break,
+                Err(error) => {
+                    debug!(session = %self.session, ?survivors, %error, "killing again");
+                }
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(BETWEEN_KILLS);
+        }
+        self.remove().await;
     }
 
     /// Lets containerd forget the exec, and removes the directory.
@@ -316,6 +339,10 @@ impl Place {
             // It goes with its container at the latest.
             warn!(session = %self.session, "containerd does not forget a session");
         }
+        self.remove().await;
+    }
+
+    async fn remove(&self) {
         let dir = self.dir.clone();
         let removed =
             blocking(move || fs::remove_dir_all(&dir).map_err(RuntimeError::io("remove", &dir)));
@@ -386,9 +413,11 @@ pub(super) async fn sweep(shared: &Arc<Shared>) {
         if record.boot == shared.boot_id {
             let survivors = place.kill(None).await;
             info!(session = %place.session, ?survivors, "a session of an agent before was killed");
+            // What could be told from others is dead now. The rest may take as long as it likes.
+            tokio::spawn(async move { place.end().await });
+        } else {
+            tokio::spawn(async move { place.clear().await });
         }
-        // What lives is dead now. That containerd forgets it may take as long as it likes.
-        tokio::spawn(async move { place.clear().await });
     }
 }
 

@@ -193,6 +193,34 @@ async fn a_timeout_kills_sessions_daemons_and_orphans_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn a_command_that_drops_its_environment_is_killed_as_any_other() {
+    on_each(async |bench| {
+        let (_, target) = bench.sleeper().await;
+        let moment = Duration::from_millis(300);
+        for (name, timeout, outcome) in [
+            ("late", moment, Outcome::TimedOut),
+            ("cancelled", LONG, Outcome::Cancelled),
+        ] {
+            let mark = unique_seconds();
+            let mut request = exec(name, "", timeout);
+            request.command = ["/bin/env", "-i", "/bin/sleep", &mark]
+                .map(str::to_owned)
+                .to_vec();
+            let mut running = target.start(&request).await.unwrap();
+            if timeout == LONG {
+                until("it runs", || !with_argument(&mark).is_empty()).await;
+                running.cancel().await;
+            }
+            let report = soon(running.wait()).await.unwrap();
+            assert_eq!(report.outcome, outcome);
+            assert_eq!(report.survivors, Vec::<String>::new());
+            assert_eq!(with_argument(&mark), [0; 0]);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_cancel_kills_everything_and_comes_too_late_for_an_end() {
     on_each(async |bench| {
         let (_, target) = bench.sleeper().await;

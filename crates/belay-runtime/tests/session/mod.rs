@@ -177,6 +177,26 @@ impl Place<'_> {
         }
     }
 
+    pub async fn a_command_that_drops_its_environment_is_killed_as_any_other(&self) {
+        for drops in [false, true] {
+            let seconds = unique_seconds();
+            let mut request = request("");
+            request.command = ["/bin/env", "-i", "/bin/sleep", &seconds]
+                .map(str::to_owned)
+                .to_vec();
+            let (session, _streams) = self.open(&request).await;
+            until("it runs", || with_argument(&seconds).len() == 1).await;
+            if drops {
+                drop(session);
+            } else {
+                let survivors = vec![];
+                let end = soon(session.kill()).await;
+                assert_eq!(end, SessionEnd::Killed { survivors });
+            }
+            until("it does not run", || with_argument(&seconds).is_empty()).await;
+        }
+    }
+
     pub async fn what_a_command_leaves_running_is_the_containers(&self) {
         let seconds = unique_seconds();
         let script = format!("setsid sleep {seconds} > /dev/null 2>&1 < /dev/null & exit 0");
