@@ -53,7 +53,7 @@ pub use cri::CriRuntime;
 pub use pod::{
     ContainerConfig, ContainerState, ContainerStatus, Exit, ExitReason, Image, ImageError,
     ImageUser, Mount, PodConfig, PodRuntime, Propagation, Pull, Resources, RuntimeError, Sandbox,
-    Security,
+    Seccomp, Security,
 };
 pub use pods_exec::{ApiPod, PodsExec};
 pub use process::ProcessRuntime;

@@ -139,6 +139,19 @@ pub struct Security {
     pub add_capabilities: Vec<String>,
     pub drop_capabilities: Vec<String>,
     pub supplemental_groups: Vec<u32>,
+    pub seccomp: Seccomp,
+}
+
+/// Which system calls a container may make.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Seccomp {
+    /// Nobody has said anything: all, as with a kubelet.
+    #[default]
+    Unset,
+    Unconfined,
+    RuntimeDefault,
+    /// As a file of the node says.
+    Localhost(PathBuf),
 }
 
 /// What to run, and for which pod. Kept with the container, so that it can be adopted.

@@ -14,6 +14,7 @@ use belay_runtime::*;
 use belay_shim::proc::Process;
 use belay_testkit::containerd::Containerd;
 use belay_testkit::image::{BUSYBOX, QUITTER};
+use belay_testkit::skip::skip;
 use belay_testkit::{ContainerSpec, PodSpec};
 use bench::*;
 use fixture::{kill_9, soon, unique_seconds, until, with_argument};
@@ -341,7 +342,7 @@ async fn a_container_is_as_restricted_as_it_was_asked_for() {
             drop_capabilities: vec!["ALL".into()],
             add_capabilities: vec!["CHOWN".into()],
             supplemental_groups: vec![4711],
-            privileged: false,
+            ..Security::default()
         };
         config.args = vec!["ignored".into()];
         let id = soon(bench.runtime.start(&config)).await.unwrap();
@@ -362,6 +363,34 @@ async fn a_container_is_as_restricted_as_it_was_asked_for() {
         assert_eq!(soon(bench.runtime.wait(&id)).await.unwrap().code, 0);
         until("all is logged", || log(&free).len() == 1).await;
         assert!(log(&free)[0].contains("CapBnd:000001ff"), "{:?}", log(&free));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn system_calls_are_filtered_as_asked_for() {
+    let actions = std::fs::read_to_string("/proc/sys/kernel/seccomp/actions_avail");
+    if actions.is_err() {
+        return skip("the kernel has no seccomp");
+    }
+    on_each_containerd(async |bench| {
+        for (asked, mode) in [
+            (Seccomp::Unset, "0"),
+            (Seccomp::Unconfined, "0"),
+            (Seccomp::RuntimeDefault, "2"),
+            (Seccomp::Localhost("/no/such/profile".into()), "none"),
+        ] {
+            let mut config = bench.sh("grep Seccomp: /proc/self/status | tr -d '\\t'");
+            config.security.seccomp = asked;
+            let started = soon(bench.runtime.start(&config)).await;
+            if mode == "none" {
+                let error = started.unwrap_err().to_string();
+                assert!(error.contains("/no/such/profile"), "{error}");
+                continue;
+            }
+            soon(bench.runtime.wait(&started.unwrap())).await.unwrap();
+            logged(&config, &format!("stdout F Seccomp:{mode}")).await;
+        }
     })
     .await;
 }

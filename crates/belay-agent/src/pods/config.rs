@@ -80,7 +80,7 @@ pub(crate) fn container_config(
         user,
         group,
         security,
-    } = security::effective(pod, container)?;
+    } = security::effective(pod, container, &node.data_dir.join("seccomp"))?;
     let layout = Layout::new(node.data_dir, pod.uid());
     let mounts = volumes::wanted(pod, container, &layout, &env)?;
     let config = ContainerConfig {

@@ -1,7 +1,10 @@
 //! What a container may do, from the security contexts of its pod and its own.
 
+use std::path::Path;
+
 use belay_api::pod::{Container, Pod, SecurityContext};
-use belay_runtime::{ImageUser, Security};
+use belay_runtime::{ImageUser, Seccomp, Security};
+use serde_json::Value;
 
 use super::waiting::Waiting;
 
@@ -13,8 +16,13 @@ pub(crate) struct Effective {
     pub(crate) security: Security,
 }
 
-/// The container's own context where it says something, the pod's where it does not.
-pub(crate) fn effective(pod: &Pod, container: &Container) -> Result<Effective, Waiting> {
+/// The container's own context where it says something, the pod's where it does not. Profiles of
+/// the node are in `profiles`.
+pub(crate) fn effective(
+    pod: &Pod,
+    container: &Container,
+    profiles: &Path,
+) -> Result<Effective, Waiting> {
     let none = SecurityContext::default();
     let of_pod = pod.spec.security_context.as_ref().unwrap_or(&none);
     let own = container.security_context.as_ref().unwrap_or(&none);
@@ -34,6 +42,10 @@ pub(crate) fn effective(pod: &Pod, container: &Container) -> Result<Effective, W
             "container's runAsUser breaks non-root policy",
         ));
     }
+    if let Some(what) = unsupported(pod, of_pod, own) {
+        let message = format!("{what} is not supported by this agent");
+        return Err(Waiting::config(message));
+    }
     Ok(Effective {
         user,
         group: id("runAsGroup", own.run_as_group.or(of_pod.run_as_group))?,
@@ -46,8 +58,77 @@ pub(crate) fn effective(pod: &Pod, container: &Container) -> Result<Effective, W
             supplemental_groups: groups
                 .filter_map(|group| id("supplementalGroups", Some(*group)).transpose())
                 .collect::<Result<_, _>>()?,
+            seccomp: seccomp(of_pod, own, profiles),
         },
     })
+}
+
+/// Whichever of two contexts has something in a field of an object, the container's own first.
+fn either<'a>(
+    of_pod: &'a SecurityContext,
+    own: &'a SecurityContext,
+    field: &str,
+) -> Option<&'a Value> {
+    let set = |context: &'a SecurityContext| {
+        let value = context.other.get(field)?;
+        let empty = value.as_object().is_none_or(serde_json::Map::is_empty);
+        (!empty).then_some(value)
+    };
+    set(own).or_else(|| set(of_pod))
+}
+
+fn seccomp(of_pod: &SecurityContext, own: &SecurityContext, profiles: &Path) -> Seccomp {
+    let Some(profile) = either(of_pod, own, "seccompProfile") else {
+        return Seccomp::Unset;
+    };
+    match profile["type"].as_str() {
+        Some("Unconfined") => Seccomp::Unconfined,
+        Some("Localhost") => {
+            let name = profile["localhostProfile"].as_str().unwrap_or_default();
+            Seccomp::Localhost(profiles.join(name.trim_start_matches('/')))
+        }
+        // What is not known is no more than the default.
+        _ => Seccomp::RuntimeDefault,
+    }
+}
+
+/// What would confine the container further, and is not carried out: better no container than one
+/// that may more than it was to.
+fn unsupported(pod: &Pod, of_pod: &SecurityContext, own: &SecurityContext) -> Option<&'static str> {
+    let spec = &pod.spec.other;
+    let app_armor = either(of_pod, own, "appArmorProfile");
+    let groups = of_pod.other.get("supplementalGroupsPolicy");
+    let class = spec.get("runtimeClassName").and_then(Value::as_str);
+    let local =
+        either(of_pod, own, "seccompProfile").and_then(|it| it["localhostProfile"].as_str());
+    let asked = [
+        (
+            local.is_some_and(|path| path.split('/').any(|part| part == "..")),
+            "a localhostProfile with `..` in it",
+        ),
+        (
+            app_armor.is_some_and(|profile| profile["type"] == "Localhost"),
+            "an appArmorProfile of type Localhost",
+        ),
+        (
+            either(of_pod, own, "seLinuxOptions").is_some(),
+            "seLinuxOptions",
+        ),
+        (
+            groups.is_some_and(|policy| policy == "Strict"),
+            "supplementalGroupsPolicy: Strict",
+        ),
+        (
+            spec.get("hostUsers") == Some(&Value::Bool(false)),
+            "hostUsers: false",
+        ),
+        (
+            class.is_some_and(|class| !class.is_empty()),
+            "runtimeClassName",
+        ),
+    ];
+    let refused = asked.into_iter().find(|(asked, _)| *asked);
+    refused.map(|(_, what)| what)
 }
 
 /// The group that owns the pod's volumes.
@@ -114,7 +195,7 @@ mod tests {
 
     fn check(of_pod: Value, own: Value) -> Result<Effective, Waiting> {
         let pod = pod(of_pod, own);
-        effective(&pod, &pod.spec.containers[0])
+        effective(&pod, &pod.spec.containers[0], "/profiles".as_ref())
     }
 
     #[test]
@@ -134,6 +215,7 @@ mod tests {
                 add_capabilities: vec!["NET_ADMIN".into(), "SYS_TIME".into()],
                 drop_capabilities: vec!["ALL".into()],
                 supplemental_groups: vec![5, 6, 5],
+                seccomp: Seccomp::Unset,
             },
         };
         assert_eq!(both.unwrap(), expected);
@@ -142,6 +224,83 @@ mod tests {
         assert!(kept.security.no_new_privileges);
         let wrong = check(json!({"supplementalGroups": [-1]}), json!({}));
         assert!(wrong.unwrap_err().message.contains("supplementalGroups"));
+    }
+
+    #[test]
+    fn system_calls_are_restricted_as_the_container_says_or_else_the_pod() {
+        let profile = |kind: &str| json!({"seccompProfile": {"type": kind}});
+        let told = |of_pod, own| check(of_pod, own).unwrap().security.seccomp;
+        assert_eq!(told(json!({}), json!({})), Seccomp::Unset);
+        let (default, free) = (profile("RuntimeDefault"), profile("Unconfined"));
+        assert_eq!(told(default.clone(), json!({})), Seccomp::RuntimeDefault);
+        assert_eq!(told(free.clone(), default.clone()), Seccomp::RuntimeDefault);
+        assert_eq!(told(default, free), Seccomp::Unconfined);
+        let own = json!({"seccompProfile": {"type": "Localhost", "localhostProfile": "a/b.json"}});
+        let path = "/profiles/a/b.json".into();
+        assert_eq!(told(json!({}), own), Seccomp::Localhost(path));
+    }
+
+    #[test]
+    fn what_would_confine_it_and_is_not_carried_out_is_refused() {
+        let refused = |of_pod: Value, own: Value, spec: Value| {
+            let mut pod = pod(of_pod, own);
+            pod.spec.other.extend(spec.as_object().unwrap().clone());
+            let container = &pod.spec.containers[0];
+            effective(&pod, container, "/profiles".as_ref()).map_err(|waiting| waiting.message)
+        };
+        let local = json!({"appArmorProfile": {"type": "Localhost", "localhostProfile": "x"}});
+        let own = json!({"appArmorProfile": {"type": "RuntimeDefault"}});
+        let fine = [
+            (local.clone(), own, json!({})),
+            (
+                json!({"seLinuxOptions": {}}),
+                json!({}),
+                json!({"hostUsers": true}),
+            ),
+            (
+                json!({"supplementalGroupsPolicy": "Merge"}),
+                json!({}),
+                json!({"runtimeClassName": ""}),
+            ),
+        ];
+        for (of_pod, own, spec) in fine {
+            refused(of_pod, own, spec).unwrap();
+        }
+        for (of_pod, own, spec, words) in [
+            (local.clone(), json!({}), json!({}), "appArmorProfile"),
+            (json!({}), local, json!({}), "appArmorProfile"),
+            (
+                json!({}),
+                json!({"seLinuxOptions": {"level": "s0"}}),
+                json!({}),
+                "seLinuxOptions",
+            ),
+            (
+                json!({"supplementalGroupsPolicy": "Strict"}),
+                json!({}),
+                json!({}),
+                "Strict",
+            ),
+            (
+                json!({}),
+                json!({}),
+                json!({"hostUsers": false}),
+                "hostUsers",
+            ),
+            (
+                json!({}),
+                json!({}),
+                json!({"runtimeClassName": "gvisor"}),
+                "runtimeClassName",
+            ),
+        ] {
+            let message = refused(of_pod, own, spec).unwrap_err();
+            assert!(message.contains(words), "{message}");
+            assert!(
+                message.contains("is not supported by this agent"),
+                "{message}"
+            );
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::cri::protocol::runtime::v1::{
     LinuxPodSandboxConfig, LinuxSandboxSecurityContext, Mount, MountPropagation, NamespaceMode,
     NamespaceOption, PodSandboxConfig, PodSandboxMetadata, PodSandboxStatus, SecurityProfile,
 };
-use crate::{ContainerConfig, PodConfig, Propagation, Resources};
+use crate::{ContainerConfig, PodConfig, Propagation, Resources, Seccomp};
 
 const POD_NAME: &str = "io.kubernetes.pod.name";
 const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
@@ -270,14 +270,25 @@ fn security(
         no_new_privs: asked.no_new_privileges,
         masked_paths: paths(&MASKED),
         readonly_paths: paths(&READ_ONLY),
-        // As a kubelet has it for pods that say nothing of it.
-        seccomp: Some(profile(ProfileType::Unconfined)),
+        seccomp: Some(seccomp(&asked.seccomp)),
+    }
+}
+
+fn seccomp(asked: &Seccomp) -> SecurityProfile {
+    match asked {
+        Seccomp::Unset | Seccomp::Unconfined => profile(ProfileType::Unconfined),
+        Seccomp::RuntimeDefault => profile(ProfileType::RuntimeDefault),
+        Seccomp::Localhost(path) => SecurityProfile {
+            localhost_ref: path.display().to_string(),
+            ..profile(ProfileType::Localhost)
+        },
     }
 }
 
 fn profile(profile: ProfileType) -> SecurityProfile {
     SecurityProfile {
         profile_type: profile.into(),
+        localhost_ref: String::new(),
     }
 }
 
