@@ -234,18 +234,13 @@ impl CriRuntime {
         let noted = shared.noted(id).await;
         let container = match noted {
             Some(noted) if noted.is_running(&shared.boot_id) => noted,
-            noted => match (
-                Container::load(&shared.client, id, &shared.boot_id).await,
-                noted,
-            ) {
-                (Ok(container), _) => {
-                    shared.note(&container).await;
-                    container
+            noted => {
+                let loaded = Container::load(&shared.client, id, &shared.boot_id).await;
+                if let Ok(container) = &loaded {
+                    shared.note(container).await;
                 }
-                // Nobody tells more than this: its first process has ended.
-                (Err(RuntimeError::Away { .. } | RuntimeError::Call { .. }), Some(ended)) => ended,
-                (Err(error), _) => return Err(error),
-            },
+                believed(loaded, noted)?
+            }
         };
         let container = Arc::new(container);
         let mut known = shared.known();
@@ -344,6 +339,24 @@ impl RecordedPods for CriRuntime {
     }
 }
 
+/// Which container is to be believed in: as the runtime tells it, or as it was written down when
+/// its first process lived, which has ended since.
+fn believed(
+    loaded: Result<Container, RuntimeError>,
+    noted: Option<Container>,
+) -> Result<Container, RuntimeError> {
+    match (loaded, noted) {
+        // Nobody tells more than the note. The runtime may be late to tell of an end, too.
+        (
+            Err(
+                RuntimeError::Away { .. } | RuntimeError::Call { .. } | RuntimeError::Unseen { .. },
+            ),
+            Some(ended),
+        ) => Ok(ended),
+        (loaded, _) => loaded,
+    }
+}
+
 fn unusable(error: CallError) -> RuntimeError {
     error.during("use the container runtime")
 }
@@ -399,6 +412,7 @@ fn nanos(timestamp: Option<&prost_types::Timestamp>) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use belay_action::Incarnation;
 
     #[test]
     fn an_execs_name_is_short_and_the_attempts_own() {
@@ -406,6 +420,46 @@ mod tests {
         assert_eq!(name("a1").len(), 46);
         assert_eq!(name("a1"), name("a1"));
         assert_ne!(name("a1"), name(&"a".repeat(128)));
+    }
+
+    #[test]
+    fn what_was_written_down_is_believed_where_the_runtime_does_not_know() {
+        let container = |pod_uid: &str| {
+            let incarnation = Incarnation {
+                pod_uid: pod_uid.to_owned(),
+                container: "c".to_owned(),
+                id: id(),
+            };
+            Container::new(incarnation, None)
+        };
+        let problem = String::new;
+        let (what, pid) = ("ask", 7);
+        for unknown in [
+            RuntimeError::Away {
+                what,
+                problem: problem(),
+            },
+            RuntimeError::Call {
+                what,
+                problem: problem(),
+            },
+            RuntimeError::Unseen { id: id(), pid },
+        ] {
+            let believed = believed(Err(unknown), Some(container("noted"))).unwrap();
+            assert_eq!(believed.incarnation.pod_uid, "noted");
+        }
+        let gone = believed(
+            Err(RuntimeError::NotFound { id: id() }),
+            Some(container("noted")),
+        );
+        assert!(matches!(gone, Err(RuntimeError::NotFound { .. })));
+        let told = believed(Ok(container("told")), Some(container("noted"))).unwrap();
+        assert_eq!(told.incarnation.pod_uid, "told");
+        assert!(believed(Err(RuntimeError::Unseen { id: id(), pid }), None).is_err());
+    }
+
+    fn id() -> ContainerId {
+        ContainerId::new("c1").unwrap()
     }
 
     #[test]

@@ -36,6 +36,7 @@ impl CriRuntime {
     /// Returns when the container has ended and nothing of it is left.
     pub(super) async fn ended(&self, id: &ContainerId) -> Result<Exit, RuntimeError> {
         self.shared.node()?;
+        let patience = Instant::now() + settle::LATE;
         let mut pause = Pause::new();
         let (container, witness) = loop {
             match self.container(id).await {
@@ -43,8 +44,12 @@ impl CriRuntime {
                     let witness = self.watch(&container).await?;
                     break (container, witness);
                 }
-                Err(RuntimeError::Away { problem, .. }) => {
-                    debug!(container = %id, problem, "waiting again");
+                Err(error @ RuntimeError::Away { .. }) => {
+                    debug!(container = %id, %error, "waiting again");
+                }
+                // Its process has ended, and the runtime has not taken note yet.
+                Err(error @ RuntimeError::Unseen { .. }) if Instant::now() < patience => {
+                    debug!(container = %id, %error, "waiting again");
                 }
                 Err(error) => return Err(error),
             }
@@ -56,6 +61,8 @@ impl CriRuntime {
         if !left.is_empty() {
             warn!(container = %id, ?left, "some of a container cannot be killed");
         }
+        let oom = witness.as_ref().is_some_and(|witness| witness.oom);
+        let patience = Instant::now() + settle::LATE;
         let mut pause = Pause::new();
         loop {
             let seen = witness.as_ref().and_then(Witness::tell);
@@ -69,27 +76,18 @@ impl CriRuntime {
             } else {
                 self.settled(id).await
             };
-            match (settled, seen) {
-                (Ok(state), seen) => {
-                    if let Some(exit) = self.told(&container, state, seen).await {
+            match weigh(settled, seen, certain, Instant::now() < patience) {
+                Weighed::Told(state, seen) => {
+                    if let Some(exit) = self.told(&container, *state, seen, oom).await {
                         return Ok(exit);
                     }
                 }
-                (
-                    Err(RuntimeError::Away { problem, .. } | RuntimeError::Call { problem, .. }),
-                    Some(exit),
-                ) if certain => {
-                    info!(container = %id, problem, "how it ended is told by the kernel");
+                Weighed::Kernels(exit) => {
+                    info!(container = %id, "how it ended is told by the kernel");
                     return Ok(exit);
                 }
-                (
-                    Err(RuntimeError::Away { problem, .. } | RuntimeError::Call { problem, .. }),
-                    _,
-                ) => {
-                    debug!(container = %id, problem, "waiting again");
-                }
-                (Err(RuntimeError::NotFound { .. }), Some(exit)) => return Ok(exit),
-                (Err(error), _) => return Err(error),
+                Weighed::NotYet(error) => debug!(container = %id, %error, "waiting again"),
+                Weighed::Failed(error) => return Err(error),
             }
             pause.take().await;
         }
@@ -115,6 +113,7 @@ impl CriRuntime {
         container: &Container,
         state: ContainerState,
         seen: Option<Exit>,
+        oom: bool,
     ) -> Option<Exit> {
         let ContainerStatus::Exited(exit) = state.status else {
             return None;
@@ -122,12 +121,7 @@ impl CriRuntime {
         if exit.reason == ExitReason::ContainerStatusUnknown {
             return Some(seen.unwrap_or(exit));
         }
-        // containerd may not have heard of what the kernel counted.
-        let oom = seen.is_some_and(|seen| seen.reason == ExitReason::OomKilled);
-        if oom && !container.killed.load(Ordering::Relaxed) {
-            let reason = ExitReason::OomKilled;
-            return Some(Exit { reason, ..exit });
-        }
+        let exit = counted(exit, oom, container.killed.load(Ordering::Relaxed));
         Some(self.reasoned(container, &state.config, exit).await)
     }
 
@@ -155,6 +149,53 @@ impl CriRuntime {
         }
         exit
     }
+}
+
+/// What is to be made of what the runtime says of an end.
+enum Weighed {
+    Told(Box<ContainerState>, Option<Exit>),
+    /// Nobody knows more than the kernel.
+    Kernels(Exit),
+    /// It may tell more later.
+    NotYet(RuntimeError),
+    Failed(RuntimeError),
+}
+
+/// Weighs the runtime's answer against how the kernel has `seen` the end; `certain` if the runtime
+/// cannot know more than that, `patient` while the runtime may be late.
+fn weigh(
+    settled: Result<ContainerState, RuntimeError>,
+    seen: Option<Exit>,
+    certain: bool,
+    patient: bool,
+) -> Weighed {
+    match (settled, seen) {
+        (Ok(state), seen) => Weighed::Told(Box::new(state), seen),
+        (Err(RuntimeError::NotFound { .. }), Some(exit)) => Weighed::Kernels(exit),
+        (Err(error), Some(exit)) if certain && is_passing(&error, true) => Weighed::Kernels(exit),
+        (Err(error), _) if is_passing(&error, patient) => Weighed::NotYet(error),
+        // That its process is not there any more is no news.
+        (Err(RuntimeError::Unseen { .. }), Some(exit)) => Weighed::Kernels(exit),
+        (Err(error), _) => Weighed::Failed(error),
+    }
+}
+
+/// Whether the runtime may say something else in a moment. That it names a process which is not
+/// there it does until it has taken note of the end: `patient` is whether it may be so late.
+fn is_passing(error: &RuntimeError, patient: bool) -> bool {
+    let unseen = matches!(error, RuntimeError::Unseen { .. });
+    let other = matches!(error, RuntimeError::Away { .. } | RuntimeError::Call { .. });
+    other || (unseen && patient)
+}
+
+/// An end with what the kernel has counted, of which the runtime may not have heard. Whom we have
+/// `killed` ourselves was not killed for want of memory.
+fn counted(exit: Exit, oom: bool, killed: bool) -> Exit {
+    if oom && !killed && exit.signal == Some(SIGKILL) {
+        let reason = ExitReason::OomKilled;
+        return Exit { reason, ..exit };
+    }
+    exit
 }
 
 fn silent() -> RuntimeError {
@@ -211,5 +252,57 @@ impl Witness {
                 _ => ExitReason::Error,
             },
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exit(signal: Option<i32>) -> Exit {
+        Exit {
+            code: signal.map_or(1, |signal| 128 + signal),
+            signal,
+            started: timestamp(Wall(1)),
+            finished: timestamp(Wall(2)),
+            reason: ExitReason::Error,
+        }
+    }
+
+    #[test]
+    fn a_kill_that_the_kernel_counted_was_for_want_of_memory_unless_it_was_ours() {
+        let reason = |signal, oom, killed| counted(exit(signal), oom, killed).reason;
+        assert_eq!(reason(Some(SIGKILL), true, false), ExitReason::OomKilled);
+        assert_eq!(reason(Some(SIGKILL), true, true), ExitReason::Error);
+        assert_eq!(reason(Some(SIGKILL), false, false), ExitReason::Error);
+        assert_eq!(reason(Some(15), true, false), ExitReason::Error);
+        assert_eq!(reason(None, true, false), ExitReason::Error);
+    }
+
+    #[test]
+    fn a_runtime_that_is_late_to_tell_is_waited_for_or_the_kernel_is_believed() {
+        let id = || ContainerId::new("c1").unwrap();
+        let unseen = || RuntimeError::Unseen { id: id(), pid: 7 };
+        let away = || silent();
+        let gone = || RuntimeError::NotFound { id: id() };
+        let told = |error: RuntimeError, seen: bool, certain, patient| {
+            let seen = seen.then(|| exit(Some(SIGKILL)));
+            match weigh(Err(error), seen, certain, patient) {
+                Weighed::Told(..) => "told",
+                Weighed::Kernels(_) => "kernel",
+                Weighed::NotYet(_) => "not yet",
+                Weighed::Failed(_) => "failed",
+            }
+        };
+        for late in [&unseen as &dyn Fn() -> RuntimeError, &away] {
+            assert_eq!(told(late(), true, true, true), "kernel");
+            assert_eq!(told(late(), true, false, true), "not yet");
+            assert_eq!(told(late(), false, false, true), "not yet");
+        }
+        assert_eq!(told(away(), true, false, false), "not yet");
+        assert_eq!(told(unseen(), true, false, false), "kernel");
+        assert_eq!(told(unseen(), false, false, false), "failed");
+        assert_eq!(told(gone(), true, false, true), "kernel");
+        assert_eq!(told(gone(), false, false, true), "failed");
     }
 }

@@ -18,7 +18,7 @@ use crate::{ContainerConfig, ContainerState, Exit, ExitReason, RuntimeError, ide
 /// What Kubernetes shows for a container of which nobody knows how it ended.
 const UNKNOWN_CODE: i32 = 137;
 /// How long the runtime may take to tell of an end that has happened.
-const LATE: Duration = Duration::from_secs(10);
+pub(super) const LATE: Duration = Duration::from_secs(10);
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
