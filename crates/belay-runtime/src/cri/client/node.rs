@@ -16,6 +16,9 @@ use crate::cri::protocol::runtime::v1::{
 
 /// How long making or ending a sandbox may take: network plugins have a part in it.
 const SANDBOX: Duration = Duration::from_secs(120);
+/// How long making, starting or removing a container may take: storage has a part in it that may be
+/// slow. As long as with a kubelet.
+const CONTAINER: Duration = Duration::from_secs(120);
 /// How often somebody who waits for a long pull asks whether the runtime is still there.
 const PULSE: Duration = Duration::from_secs(60);
 
@@ -64,7 +67,7 @@ impl Client {
         request: CreateContainerRequest,
     ) -> Result<String, CallError> {
         let mut cri = self.cri();
-        let call = self.call(DEED, cri.create_container(request));
+        let call = self.call(CONTAINER, cri.create_container(request));
         Ok(call.await?.container_id)
     }
 
@@ -73,7 +76,7 @@ impl Client {
             container_id: id.to_owned(),
         };
         let mut cri = self.cri();
-        let call = self.call(DEED, cri.start_container(request));
+        let call = self.call(CONTAINER, cri.start_container(request));
         call.await.map(drop)
     }
 
@@ -104,7 +107,7 @@ impl Client {
             container_id: id.to_owned(),
         };
         let mut cri = self.cri();
-        let call = self.call(DEED, cri.remove_container(request));
+        let call = self.call(CONTAINER, cri.remove_container(request));
         match call.await {
             Err(error) if error.is(tonic::Code::NotFound) => Ok(()),
             other => other.map(drop),
