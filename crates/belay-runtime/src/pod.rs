@@ -193,6 +193,7 @@ pub struct ContainerConfig {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerState {
     pub id: ContainerId,
+    /// Not everywhere with its command, arguments and environment: those nobody needs any more.
     pub config: ContainerConfig,
     /// The first process, while it runs.
     pub pid: Option<u32>,

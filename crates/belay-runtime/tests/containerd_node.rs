@@ -368,6 +368,31 @@ async fn a_container_is_as_restricted_as_it_was_asked_for() {
 }
 
 #[tokio::test]
+async fn containers_with_large_environments_are_listed_and_their_logs_bounded() {
+    on_each_containerd(async |bench| {
+        // Together more than one answer of the runtime may have.
+        let large = |letter: &str| (format!("LARGE_{letter}"), letter.repeat(100_000));
+        let env: Vec<_> = ('a'..='q')
+            .map(|letter| large(&letter.to_string()))
+            .collect();
+        let mut ids = Vec::new();
+        for _ in 0..10 {
+            let config = ContainerConfig {
+                env: env.clone(),
+                ..bench.config(&["sleep", "1000000"])
+            };
+            ids.push(soon(bench.runtime.start(&config)).await.unwrap());
+        }
+        let listed = soon(bench.runtime.list()).await.unwrap();
+        let listed: Vec<_> = listed.into_iter().map(|state| state.id).collect();
+        ids.sort_unstable();
+        assert_eq!(listed, ids);
+        soon(bench.runtime.bound_logs()).await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn system_calls_are_filtered_as_asked_for() {
     let actions = std::fs::read_to_string("/proc/sys/kernel/seccomp/actions_avail");
     if actions.is_err() {

@@ -186,7 +186,12 @@ async fn a_new_agent_adopts_what_runs() {
         };
         let id = soon(bench.runtime.start(&config)).await.unwrap();
         let before = bench.runtime.state(&id).await.unwrap();
-        assert_eq!(before.config, config);
+        let mut kept = config;
+        if bench.is_isolated() {
+            // Who lists containers is not told of what may be secret.
+            (kept.command, kept.env) = (Vec::new(), Vec::new());
+        }
+        assert_eq!(before.config, kept);
         bench.reopen().await;
         let listed = bench.runtime.list().await.unwrap();
         assert_eq!(listed, std::slice::from_ref(&before));

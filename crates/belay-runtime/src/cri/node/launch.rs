@@ -176,7 +176,8 @@ async fn request(
         blocking(move || fs::create_dir_all(&logs).map_err(RuntimeError::io("create", &logs)))
             .await?;
     }
-    let recorded = serde_json::to_string(config).map_err(|error| invalid(error.to_string()))?;
+    let recorded = serde_json::to_string(&to_be_recorded(config));
+    let recorded = recorded.map_err(|error| invalid(error.to_string()))?;
     let owner = &node.owner;
     let stop_signal = stop_signal.as_deref();
     let group = node.group(&config.pod_uid);
@@ -192,6 +193,17 @@ async fn request(
             owner,
         )),
     })
+}
+
+/// What is needed to adopt a container. What it was told to run, and with what, is not: that may be
+/// secret, and large, and whoever lists containers is told of all their annotations.
+fn to_be_recorded(config: &ContainerConfig) -> ContainerConfig {
+    ContainerConfig {
+        command: Vec::new(),
+        args: Vec::new(),
+        env: Vec::new(),
+        ..config.clone()
+    }
 }
 
 /// The image, and its stop signal.
