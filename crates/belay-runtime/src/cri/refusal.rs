@@ -27,6 +27,14 @@ pub(crate) fn read(status: &Status) -> Refusal {
             message: message.to_owned(),
         };
     }
+    // The low-level runtime was killed, or died without a word: the command may run all the same.
+    let died = [
+        "did not terminate successfully",
+        "unable to retrieve OCI runtime error",
+    ];
+    if died.iter().any(|words| message.contains(words)) {
+        return Refusal::Unclear;
+    }
     if let Some((_, rest)) = message.split_once("OCI runtime exec failed: ") {
         return Refusal::Command {
             message: useful_end(rest),
@@ -154,7 +162,13 @@ mod tests {
 
     #[test]
     fn what_nobody_knows_is_not_called_harmless() {
-        let message = "failed to retrieve OCI runtime exec pid: EOF";
-        check(Code::Unknown, message, &Refusal::Unclear);
+        for message in [
+            "failed to retrieve OCI runtime exec pid: EOF",
+            "OCI runtime exec failed: runc did not terminate successfully: signal: killed: unknown",
+            "OCI runtime exec failed: unable to retrieve OCI runtime error (open log.json: no such \
+             file or directory): runc did not terminate successfully: exit status 255: unknown",
+        ] {
+            check(Code::Unknown, message, &Refusal::Unclear);
+        }
     }
 }
