@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use belay_action::{Found, Outcome, TargetError};
-use belay_runtime::{Containers, CriRuntime, RuntimeError};
+use belay_runtime::{
+    Containers, CriRuntime, RuntimeError, SessionError, SessionRequest, Sessions as _,
+};
 use belay_testkit::ContainerSpec;
 use cri::*;
 
@@ -360,4 +362,41 @@ fn kill(pid: i32) {
         .args(["-9", &pid.to_string()])
         .status();
     assert!(done.unwrap().success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_whose_starts_were_given_up_leave_nothing_when_containerd_goes_on() {
+    on_own(async |containerd| {
+        let bench = Bench::new(containerd).await;
+        let (pod, _) = bench.sleeper().await;
+        let mark = unique_seconds();
+        let mut opening = tokio::task::JoinSet::new();
+        for number in 0..12 {
+            let (runtime, id) = (bench.runtime.clone(), pod.id.clone());
+            let request = SessionRequest {
+                id: attempt(&format!("given-up-{number}")),
+                command: ["/bin/sleep", &mark].map(str::to_owned).to_vec(),
+                stdin: false,
+                terminal: None,
+            };
+            opening.spawn(async move { runtime.open(&id, &request).await.map(drop) });
+        }
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        containerd.hang().unwrap();
+        // Longer than anybody waits for a start.
+        tokio::time::sleep(Duration::from_secs(35)).await;
+        containerd.go_on().unwrap();
+        while let Some(opened) = soon(opening.join_next()).await {
+            if let Err(error) = opened.unwrap() {
+                assert!(matches!(error, SessionError::Runtime(_)), "{error}");
+            }
+        }
+        let sessions = bench.state.join("sessions");
+        until("nothing is left", || {
+            let empty = fs::read_dir(&sessions).is_ok_and(|mut left| left.next().is_none());
+            empty && with_argument(&mark).is_empty()
+        })
+        .await;
+    })
+    .await;
 }

@@ -112,9 +112,10 @@ impl Sessions for CriRuntime {
                 let unclear = refusal == Refusal::Unclear;
                 tokio::spawn(async move {
                     if unclear {
-                        place.kill(None).await;
+                        place.end().await;
+                    } else {
+                        place.clear().await;
                     }
-                    place.clear().await;
                 });
                 Err(match refusal {
                     Refusal::NotRunning => not_running(),
