@@ -281,6 +281,53 @@ async fn no_registry_is_needed_for_sandboxes() {
 }
 
 #[tokio::test]
+async fn of_sandboxes_that_died_only_the_last_stays() {
+    on_each_containerd(async |bench| {
+        let pod = bench.other_pod();
+        let of_pod = async || {
+            let mut all = bench.runtime.sandboxes().await.unwrap();
+            all.retain(|one| one.pod_uid == pod.uid);
+            all
+        };
+        let mut sandbox = soon(bench.runtime.sandbox(&pod)).await.unwrap();
+        // What ended in the first one is known for as long as somebody wants it.
+        let config = ContainerConfig {
+            pod_uid: pod.uid.clone(),
+            pod_name: pod.name.clone(),
+            sandbox: sandbox.id.clone(),
+            ..bench.config(&["true"])
+        };
+        let first = sandbox.id.clone();
+        let id = soon(bench.runtime.start(&config)).await.unwrap();
+        soon(bench.runtime.wait(&id)).await.unwrap();
+        for attempt in 1..5 {
+            kill_9(pause_of(&sandbox)).await;
+            belay_testkit::eventually("it is seen", async || {
+                let all = bench.runtime.sandboxes().await?;
+                let one = all.into_iter().find(|one| one.id == sandbox.id);
+                Ok(one.filter(|one| !one.ready))
+            })
+            .await
+            .unwrap();
+            if attempt == 4 {
+                soon(bench.runtime.remove(&id)).await.unwrap();
+            }
+            let next = soon(bench.runtime.sandbox(&pod)).await.unwrap();
+            assert_eq!(next.attempt, attempt);
+            let mut expected = vec![sandbox.id.clone(), next.id.clone()];
+            if attempt == 2 || attempt == 3 {
+                expected.insert(0, first.clone());
+            }
+            let known: Vec<_> = of_pod().await.into_iter().map(|one| one.id).collect();
+            assert_eq!(known, expected);
+            sandbox = next;
+        }
+        bench.remove_sandboxes(&pod.uid).await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn images_are_found_refused_and_not_to_be_had() {
     on_each_containerd(async |bench| {
         let runtime = &bench.runtime;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 use tonic::Code;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::{OWNER, translate};
 use crate::blocking::blocking;
@@ -49,6 +49,14 @@ pub(super) async fn obtain(shared: Arc<Shared>, pod: PodConfig) -> Result<Sandbo
             // Its containers may go on without it, and its network is still taken.
             client.stop_sandbox(&dead.id).await.map_err(failed)?;
         }
+        // The newest tells the next one its number.
+        let older = |dead: &&PodSandbox| attempt(dead) + 1 < next;
+        let old: Vec<String> = all
+            .iter()
+            .filter(older)
+            .map(|dead| dead.id.clone())
+            .collect();
+        clear_away(client, &labels, &old).await;
         let config = translate::sandbox(&pod, next, &node.owner, node.group(&pod.uid));
         let refusal = match client.run_sandbox(config).await {
             Ok(id) => {
@@ -67,6 +75,28 @@ pub(super) async fn obtain(shared: Arc<Shared>, pod: PodConfig) -> Result<Sandbo
             sleep(PAUSE).await;
         } else {
             return Err(failed(CallError::Answer(refusal)));
+        }
+    }
+}
+
+/// Removes those of a pod's dead sandboxes in which no container ended that is still known. What
+/// stays goes with the pod.
+async fn clear_away(client: &Client, labels: &[(&str, &str)], dead: &[String]) {
+    if dead.is_empty() {
+        return;
+    }
+    let containers = match client.containers_with(labels).await {
+        Ok(containers) => containers,
+        Err(error) => return debug!(%error, "old sandboxes are not looked for"),
+    };
+    let used: HashSet<&str> = containers
+        .iter()
+        .map(|container| container.pod_sandbox_id.as_str())
+        .collect();
+    for id in dead.iter().filter(|id| !used.contains(id.as_str())) {
+        match client.remove_sandbox(id).await {
+            Ok(()) => info!(sandbox = id, "a dead sandbox is removed"),
+            Err(error) => debug!(sandbox = id, %error, "a dead sandbox is not removed"),
         }
     }
 }
