@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::{Column, Kind, Strategy, column, text};
 use crate::object::{is_terminating, name, seconds};
+use crate::preconditions::Preconditions;
 use crate::status::{ApiError, ApiResult};
 
 pub(super) static PODS: Kind = Kind {
@@ -91,8 +92,10 @@ impl Strategy for Pods {
     }
 }
 
-/// Gives a pod its node, once.
+/// Gives a pod its node, once. It is the pod that the binding was made for: a successor of the same
+/// name may need something else.
 fn bind(pod: &mut Value, binding: &Value) -> ApiResult<()> {
+    Preconditions::of(binding).check(&PODS, pod)?;
     let node = text(binding, "/target/name").to_owned();
     let kind = text(binding, "/target/kind");
     if node.is_empty() || !matches!(kind, "" | "Node") {
