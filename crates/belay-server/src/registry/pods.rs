@@ -7,7 +7,7 @@ use belay_api::rules::Rules;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{Column, Kind, Strategy, column, text};
+use super::{Column, Kind, Strategy, column, field, flag, text};
 use crate::object::{is_terminating, name, seconds};
 use crate::preconditions::Preconditions;
 use crate::status::{ApiError, ApiResult};
@@ -24,14 +24,14 @@ pub(super) static PODS: Kind = Kind {
     name_rule: NameRule::DnsSubdomain,
     subresources: &["status", "binding", "log", "exec", "attach", "portforward"],
     fields: &[
-        ("spec.nodeName", "/spec/nodeName"),
-        ("spec.restartPolicy", "/spec/restartPolicy"),
-        ("spec.schedulerName", "/spec/schedulerName"),
-        ("spec.serviceAccountName", "/spec/serviceAccountName"),
-        ("spec.hostNetwork", "/spec/hostNetwork"),
-        ("status.phase", "/status/phase"),
-        ("status.podIP", "/status/podIP"),
-        ("status.nominatedNodeName", "/status/nominatedNodeName"),
+        field("spec.nodeName", "/spec/nodeName"),
+        field("spec.restartPolicy", "/spec/restartPolicy"),
+        field("spec.schedulerName", "/spec/schedulerName"),
+        field("spec.serviceAccountName", "/spec/serviceAccountName"),
+        flag("spec.hostNetwork", "/spec/hostNetwork"),
+        field("status.phase", "/status/phase"),
+        field("status.podIP", "/status/podIP"),
+        field("status.nominatedNodeName", "/status/nominatedNodeName"),
     ],
     columns: &[
         Column {
