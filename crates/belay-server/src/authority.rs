@@ -187,7 +187,7 @@ impl Api {
             kind,
             name: name.to_owned(),
         };
-        let node_field = pods.fields.iter().position(|(f, _)| *f == "spec.nodeName");
+        let node_field = pods.fields.iter().position(|f| f.label == "spec.nodeName");
         let uses = |entry: &Entry<Meta>| {
             let bound = node_field.and_then(|at| entry.meta.fields.get(at));
             bound.is_some_and(|bound| **bound == *node)

@@ -12,12 +12,17 @@ use crate::authority::allows_object;
 use crate::object::{
     encode, has_finalizers, is_terminating, meta_mut, meta_str, parse_time, seconds,
 };
+use crate::preconditions::Preconditions;
 use crate::registry::Strategy;
 use crate::render;
 use crate::status::{ApiError, ApiResult, deleted};
 use crate::write::decode_argument;
 
 const TRIES: usize = 64;
+
+/// The finalizers of the owner collector.
+const ORPHAN: &str = "orphan";
+const FOREGROUND: &str = "foregroundDeletion";
 
 /// `metav1.DeleteOptions`, as far as it matters here.
 ///
@@ -34,34 +39,32 @@ struct Options {
 }
 
 impl Options {
-    /// The finalizer by which the owner collector knows what to do with dependents; none when they
-    /// are to go after their owner.
-    fn finalizer(&self) -> Option<&'static str> {
+    /// The finalizer by which the owner collector knows what to do with dependents: none when they
+    /// are to go after their owner. `None`: the caller leaves it as it is.
+    fn finalizer(&self) -> Option<Option<&'static str>> {
         match (self.propagation_policy.as_deref(), self.orphan_dependents) {
-            (Some("Orphan"), _) | (None, Some(true)) => Some("orphan"),
-            (Some("Foreground"), _) => Some("foregroundDeletion"),
-            _ => None,
+            (Some("Orphan"), _) | (None, Some(true)) => Some(Some(ORPHAN)),
+            (Some("Foreground"), _) => Some(Some(FOREGROUND)),
+            (Some(_), _) | (None, Some(false)) => Some(None),
+            (None, None) => None,
         }
     }
 }
 
-fn with_finalizer(mut object: Value, finalizer: &str) -> Value {
-    let finalizers = meta_mut(&mut object)
-        .entry("finalizers")
-        .or_insert_with(|| json!([]));
-    if let Some(list) = finalizers.as_array_mut()
-        && !list.iter().any(|known| known == finalizer)
-    {
-        list.push(finalizer.into());
+/// The object with this of the owner collector's finalizers, and no other. Who deletes again may
+/// have thought better of what is to become of the dependents.
+fn with_finalizer(mut object: Value, wanted: Option<&str>) -> Value {
+    let meta = meta_mut(&mut object);
+    let mut finalizers = match meta.remove("finalizers") {
+        Some(Value::Array(list)) => list,
+        _ => Vec::new(),
+    };
+    finalizers.retain(|known| known != ORPHAN && known != FOREGROUND);
+    finalizers.extend(wanted.map(Value::from));
+    if !finalizers.is_empty() {
+        meta.insert("finalizers".into(), finalizers.into());
     }
     object
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Preconditions {
-    uid: Option<String>,
-    resource_version: Option<String>,
 }
 
 /// What a deletion does to an object.
@@ -157,33 +160,25 @@ impl Api {
                 .store
                 .get(key)
                 .ok_or_else(|| ApiError::not_found(kind, name))?;
-            let object = parse(&entry)?;
+            let stored = parse(&entry)?;
             let ask = call.ask();
-            if !allows_object(&ask, &object) {
+            if !allows_object(&ask, &stored) {
                 return Err(ApiError::forbidden(ask.refusal()));
             }
-            for (wanted, field) in [
-                (&options.preconditions.uid, "uid"),
-                (&options.preconditions.resource_version, "resourceVersion"),
-            ] {
-                let actual = meta_str(&object, field);
-                if let Some(wanted) = wanted.as_deref().filter(|w| *w != actual) {
-                    let why = format!(
-                        "the {field} in the precondition ({wanted}) does not match the {field} in record ({actual}). The object might have been deleted and then recreated"
-                    );
-                    return Err(ApiError::conflict(kind, name, &why));
-                }
-            }
+            options.preconditions.check(kind, &stored)?;
             let object = match options.finalizer() {
-                Some(finalizer) if !is_terminating(&object) => with_finalizer(object, finalizer),
-                _ => object,
+                Some(finalizer) => with_finalizer(stored.clone(), finalizer),
+                None => stored.clone(),
             };
-            let plan = plan(
+            let plan = match plan(
                 kind.strategy,
                 &object,
                 options.grace_period_seconds,
                 Timestamp::now(),
-            );
+            ) {
+                Plan::Unchanged if object != stored => Plan::Mark(Box::new(object.clone())),
+                plan => plan,
+            };
             let dry_run = call.query.dry_run()? || !options.dry_run.is_empty();
             let change = match &plan {
                 Plan::Unchanged => return Ok((plan, object)),

@@ -34,6 +34,7 @@ mod metrics;
 mod object;
 mod openapi;
 mod pki;
+mod preconditions;
 mod query;
 mod rbac;
 mod read;

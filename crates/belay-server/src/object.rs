@@ -7,7 +7,7 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use crate::registry::Registry;
+use crate::registry::{Field, Registry};
 
 /// What selectors look at, kept beside each stored object so that lists and watches parse nothing.
 #[derive(Debug, Default)]
@@ -38,16 +38,16 @@ impl Meta {
         let fields = kind
             .fields
             .iter()
-            .map(|(_, pointer)| text_at(&object, pointer))
+            .map(|field| compared(&object, field))
             .collect();
         Self { labels, fields }
     }
 }
 
-/// A field as a selector compares it: absent is the empty string, as on a stock server.
-fn text_at(object: &Value, pointer: &str) -> Box<str> {
-    match object.pointer(pointer) {
-        None | Some(Value::Null) => "".into(),
+/// A field as a selector compares it.
+fn compared(object: &Value, field: &Field) -> Box<str> {
+    match object.pointer(field.pointer) {
+        None | Some(Value::Null) => field.absent.into(),
         Some(Value::String(text)) => text.as_str().into(),
         Some(other) => other.to_string().into(),
     }

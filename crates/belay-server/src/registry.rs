@@ -33,8 +33,8 @@ pub(crate) struct Kind {
     pub(crate) namespaced: bool,
     pub(crate) name_rule: NameRule,
     pub(crate) subresources: &'static [&'static str],
-    /// Selectable fields besides `metadata.name` and `metadata.namespace`: label and JSON pointer.
-    pub(crate) fields: &'static [(&'static str, &'static str)],
+    /// Selectable fields besides `metadata.name` and `metadata.namespace`.
+    pub(crate) fields: &'static [Field],
     pub(crate) columns: &'static [Column],
     /// The cells of a table row, in the order of `columns`.
     pub(crate) cells: fn(&Value, Timestamp) -> Vec<Value>,
@@ -51,6 +51,35 @@ pub(crate) struct Kind {
     /// Fields of a new object that the audit log names.
     pub(crate) audited: &'static [&'static str],
     pub(crate) strategy: &'static dyn Strategy,
+}
+
+/// A field that selectors may name.
+#[derive(Debug)]
+pub(crate) struct Field {
+    pub(crate) label: &'static str,
+    /// Where it is in the object, as a JSON pointer.
+    pub(crate) pointer: &'static str,
+    /// What it is compared as where it is absent.
+    pub(crate) absent: &'static str,
+}
+
+const fn field(label: &'static str, pointer: &'static str) -> Field {
+    let absent = "";
+    Field {
+        label,
+        pointer,
+        absent,
+    }
+}
+
+/// A field that is true or false, whether it is there or not.
+const fn flag(label: &'static str, pointer: &'static str) -> Field {
+    let absent = "false";
+    Field {
+        label,
+        pointer,
+        absent,
+    }
 }
 
 /// A column of `kubectl get`.

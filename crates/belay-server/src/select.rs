@@ -55,7 +55,7 @@ impl Selection {
                 other => kind
                     .fields
                     .iter()
-                    .position(|(label, _)| *label == other)
+                    .position(|field| field.label == other)
                     .map(Field::Own)
                     .ok_or_else(|| {
                         ApiError::bad_request(format!("field label not supported: {other}"))

@@ -86,7 +86,6 @@ impl Api {
             bookmarks: bookmarks.then_some(self.bookmark_every),
             next_bookmark: Instant::now() + self.bookmark_every,
             end: Instant::now() + timeout,
-            seen: after,
             stopping: self.stopping.clone(),
             ended: false,
             _counted: self.metrics.watching(),
@@ -119,7 +118,6 @@ struct Stream {
     bookmarks: Option<Duration>,
     next_bookmark: Instant,
     end: Instant,
-    seen: Revision,
     stopping: tokio_util::sync::CancellationToken,
     ended: bool,
     _counted: Watching,
@@ -146,20 +144,19 @@ impl Stream {
                 () = tokio::time::sleep_until(self.end) => self.finish(),
                 item = self.watch.next() => match item {
                     Ok(WatchItem::Event(event)) => {
-                        self.seen = event.revision;
                         if let Some(line) = self.lines.event(&event, &self.selection) {
                             return Some(line);
                         }
                     }
-                    Ok(WatchItem::Progress(revision)) => self.seen = self.seen.max(revision),
+                    Ok(WatchItem::Progress(_)) => {}
                     Err(_) => {
                         self.ended = true;
-                        return Some(Lines::error(&too_old(self.seen)));
+                        return Some(Lines::error(&too_old(self.watch.seen())));
                     }
                 },
                 () = tokio::time::sleep_until(bookmark_at), if self.bookmarks.is_some() => {
                     self.next_bookmark = Instant::now() + self.bookmarks.unwrap_or(LONGEST);
-                    return Some(self.lines.bookmark(self.seen, false));
+                    return Some(self.bookmark());
                 }
             }
         }
@@ -169,8 +166,14 @@ impl Stream {
     fn finish(&mut self) {
         self.ended = true;
         if self.bookmarks.is_some() {
-            self.queued.push_back(self.lines.bookmark(self.seen, false));
+            self.queued.push_back(self.bookmark());
         }
+    }
+
+    /// How far this watch came, which is also past what happened elsewhere: a quiet watch would
+    /// else be told to resume where history is long gone.
+    fn bookmark(&self) -> Bytes {
+        self.lines.bookmark(self.watch.seen(), false)
     }
 }
 

@@ -10,7 +10,7 @@ use belay_api::metadata::NameRule;
 use belay_api::rules::Rules;
 use serde_json::Value;
 
-use super::{Column, Kind, Needed, Plain, Strategy, age, column, or_none, text};
+use super::{Column, Kind, Needed, Plain, Strategy, age, column, field, or_none, text};
 
 const NAME: Column = Column {
     name: "Name",
@@ -128,8 +128,8 @@ pub(super) static POD_ACTIONS: Kind = Kind {
     name_rule: NameRule::DnsSubdomain,
     subresources: &["status"],
     fields: &[
-        ("spec.nodeName", "/spec/nodeName"),
-        ("status.state", "/status/state"),
+        field("spec.nodeName", "/spec/nodeName"),
+        field("status.state", "/status/state"),
     ],
     columns: &[
         NAME,

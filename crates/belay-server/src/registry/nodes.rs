@@ -4,7 +4,7 @@ use belay_api::metadata::NameRule;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{Column, Kind, Plain, age, column, or_none, text};
+use super::{Column, Kind, Plain, age, column, flag, or_none, text};
 
 pub(super) static NODES: Kind = Kind {
     group: "",
@@ -17,7 +17,7 @@ pub(super) static NODES: Kind = Kind {
     namespaced: false,
     name_rule: NameRule::DnsSubdomain,
     subresources: &["status"],
-    fields: &[("spec.unschedulable", "/spec/unschedulable")],
+    fields: &[flag("spec.unschedulable", "/spec/unschedulable")],
     columns: &[
         Column {
             name: "Name",

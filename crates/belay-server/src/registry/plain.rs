@@ -6,7 +6,7 @@ use belay_api::metadata::NameRule;
 use belay_api::rules::Rules;
 use serde_json::{Value, json};
 
-use super::{Column, Kind, Plain, Strategy, age, column, or_none, text};
+use super::{Column, Kind, Plain, Strategy, age, column, field, or_none, text};
 
 const NAME: Column = Column {
     name: "Name",
@@ -27,7 +27,7 @@ pub(super) static NAMESPACES: Kind = Kind {
     namespaced: false,
     name_rule: NameRule::DnsLabel,
     subresources: &["status", "finalize"],
-    fields: &[("status.phase", "/status/phase")],
+    fields: &[field("status.phase", "/status/phase")],
     columns: &[
         NAME,
         column("Status", 0, "The status of the namespace."),
@@ -141,7 +141,7 @@ pub(super) static SECRETS: Kind = Kind {
     namespaced: true,
     name_rule: NameRule::DnsSubdomain,
     subresources: &[],
-    fields: &[("type", "/type")],
+    fields: &[field("type", "/type")],
     columns: &[
         NAME,
         column("Type", 0, "What the secret is for."),
@@ -207,20 +207,20 @@ pub(super) static EVENTS: Kind = Kind {
     name_rule: NameRule::DnsSubdomain,
     subresources: &[],
     fields: &[
-        ("involvedObject.kind", "/involvedObject/kind"),
-        ("involvedObject.namespace", "/involvedObject/namespace"),
-        ("involvedObject.name", "/involvedObject/name"),
-        ("involvedObject.uid", "/involvedObject/uid"),
-        ("involvedObject.apiVersion", "/involvedObject/apiVersion"),
-        (
+        field("involvedObject.kind", "/involvedObject/kind"),
+        field("involvedObject.namespace", "/involvedObject/namespace"),
+        field("involvedObject.name", "/involvedObject/name"),
+        field("involvedObject.uid", "/involvedObject/uid"),
+        field("involvedObject.apiVersion", "/involvedObject/apiVersion"),
+        field(
             "involvedObject.resourceVersion",
             "/involvedObject/resourceVersion",
         ),
-        ("involvedObject.fieldPath", "/involvedObject/fieldPath"),
-        ("reason", "/reason"),
-        ("reportingComponent", "/reportingComponent"),
-        ("source", "/source/component"),
-        ("type", "/type"),
+        field("involvedObject.fieldPath", "/involvedObject/fieldPath"),
+        field("reason", "/reason"),
+        field("reportingComponent", "/reportingComponent"),
+        field("source", "/source/component"),
+        field("type", "/type"),
     ],
     columns: &[
         column("Last Seen", 0, "Time since it was last seen."),

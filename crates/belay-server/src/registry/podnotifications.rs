@@ -14,7 +14,7 @@ use belay_api::rules::Rules;
 use belay_core::resolve::{Declares, PodFacts, Resolution, resolve};
 use serde_json::Value;
 
-use super::{Column, Kind, Needed, Remark, Strategy, World, age, column, or_none, text};
+use super::{Column, Kind, Needed, Remark, Strategy, World, age, column, field, or_none, text};
 use crate::object::meta_str;
 
 pub(super) static POD_NOTIFICATIONS: Kind = Kind {
@@ -29,13 +29,13 @@ pub(super) static POD_NOTIFICATIONS: Kind = Kind {
     name_rule: NameRule::DnsSubdomain,
     subresources: &["status"],
     fields: &[
-        ("spec.podName", "/spec/podName"),
-        (
+        field("spec.podName", "/spec/podName"),
+        field(
             "spec.ttlSecondsAfterFinished",
             "/spec/ttlSecondsAfterFinished",
         ),
-        ("status.nodeName", "/status/nodeName"),
-        ("status.state", "/status/state"),
+        field("status.nodeName", "/status/nodeName"),
+        field("status.state", "/status/state"),
     ],
     columns: &[
         Column {

@@ -1,12 +1,15 @@
 //! Pods: graceful deletion, binding, and the columns everybody reads first.
 
+mod row;
+
 use belay_api::metadata::NameRule;
 use belay_api::rules::Rules;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{Column, Kind, Strategy, age, column, or_none, text};
+use super::{Column, Kind, Strategy, column, field, flag, text};
 use crate::object::{is_terminating, name, seconds};
+use crate::preconditions::Preconditions;
 use crate::status::{ApiError, ApiResult};
 
 pub(super) static PODS: Kind = Kind {
@@ -21,14 +24,14 @@ pub(super) static PODS: Kind = Kind {
     name_rule: NameRule::DnsSubdomain,
     subresources: &["status", "binding", "log", "exec", "attach", "portforward"],
     fields: &[
-        ("spec.nodeName", "/spec/nodeName"),
-        ("spec.restartPolicy", "/spec/restartPolicy"),
-        ("spec.schedulerName", "/spec/schedulerName"),
-        ("spec.serviceAccountName", "/spec/serviceAccountName"),
-        ("spec.hostNetwork", "/spec/hostNetwork"),
-        ("status.phase", "/status/phase"),
-        ("status.podIP", "/status/podIP"),
-        ("status.nominatedNodeName", "/status/nominatedNodeName"),
+        field("spec.nodeName", "/spec/nodeName"),
+        field("spec.restartPolicy", "/spec/restartPolicy"),
+        field("spec.schedulerName", "/spec/schedulerName"),
+        field("spec.serviceAccountName", "/spec/serviceAccountName"),
+        flag("spec.hostNetwork", "/spec/hostNetwork"),
+        field("status.phase", "/status/phase"),
+        field("status.podIP", "/status/podIP"),
+        field("status.nominatedNodeName", "/status/nominatedNodeName"),
     ],
     columns: &[
         Column {
@@ -54,7 +57,7 @@ pub(super) static PODS: Kind = Kind {
             "Conditions that must hold before it is ready.",
         ),
     ],
-    cells,
+    cells: row::cells,
     strategic_merge: true,
     generation: true,
     unconditional_update: true,
@@ -89,8 +92,10 @@ impl Strategy for Pods {
     }
 }
 
-/// Gives a pod its node, once.
+/// Gives a pod its node, once. It is the pod that the binding was made for: a successor of the same
+/// name may need something else.
 fn bind(pod: &mut Value, binding: &Value) -> ApiResult<()> {
+    Preconditions::of(binding).check(&PODS, pod)?;
     let node = text(binding, "/target/name").to_owned();
     let kind = text(binding, "/target/kind");
     if node.is_empty() || !matches!(kind, "" | "Node") {
@@ -130,119 +135,6 @@ fn bind(pod: &mut Value, binding: &Value) -> ApiResult<()> {
     Ok(())
 }
 
-fn cells(pod: &Value, now: Timestamp) -> Vec<Value> {
-    let list = |pointer: &str| -> Vec<&Value> {
-        pod.pointer(pointer)
-            .and_then(Value::as_array)
-            .map(|a| a.iter().collect())
-            .unwrap_or_default()
-    };
-    let statuses = list("/status/containerStatuses");
-    let total = list("/spec/containers").len();
-    let ready = statuses.iter().filter(|c| c["ready"] == true).count();
-    let (restarts, last) = restarts(&initialising(pod).unwrap_or_else(|| statuses.clone()));
-    let restarts = match last {
-        Some(at) if restarts > 0 => {
-            format!(
-                "{restarts} ({} ago)",
-                age::since(at, now).as_str().unwrap_or_default()
-            )
-        }
-        _ => restarts.to_string(),
-    };
-    vec![
-        text(pod, "/metadata/name").into(),
-        format!("{ready}/{total}").into(),
-        status(pod, &list("/status/initContainerStatuses"), &statuses).into(),
-        restarts.into(),
-        age::of(pod, now),
-        or_none(text(pod, "/status/podIP")),
-        or_none(text(pod, "/spec/nodeName")),
-        or_none(text(pod, "/status/nominatedNodeName")),
-        or_none(""),
-    ]
-}
-
-/// The init containers' statuses, while any of them still has to succeed.
-fn initialising(pod: &Value) -> Option<Vec<&Value>> {
-    let init: Vec<&Value> = pod
-        .pointer("/status/initContainerStatuses")
-        .and_then(Value::as_array)?
-        .iter()
-        .collect();
-    let waiting = |c: &&Value| c["state"]["terminated"]["exitCode"] != 0;
-    init.iter().any(waiting).then_some(init)
-}
-
-fn restarts<'a>(statuses: &[&'a Value]) -> (i64, Option<&'a str>) {
-    let count = statuses
-        .iter()
-        .filter_map(|c| c["restartCount"].as_i64())
-        .sum();
-    let last = statuses
-        .iter()
-        .map(|c| text(c, "/lastState/terminated/finishedAt"))
-        .max();
-    (count, last.filter(|t| !t.is_empty()))
-}
-
-/// One word for the pod: the most telling of its phase and its containers' states.
-fn status(pod: &Value, init: &[&Value], containers: &[&Value]) -> String {
-    let phase = text(pod, "/status/phase");
-    let own = text(pod, "/status/reason");
-    let mut word = if own.is_empty() {
-        phase.to_owned()
-    } else {
-        own.to_owned()
-    };
-    for (index, container) in init.iter().enumerate() {
-        let state = &container["state"];
-        if state["terminated"]["exitCode"] == 0 {
-            continue;
-        }
-        word = match (
-            text(state, "/terminated/reason"),
-            text(state, "/waiting/reason"),
-        ) {
-            ("", "" | "PodInitializing") => format!("Init:{index}/{}", init.len()),
-            ("", waiting) => format!("Init:{waiting}"),
-            (ended, _) => format!("Init:{ended}"),
-        };
-        return finish(pod, word);
-    }
-    let mut running = false;
-    for container in containers.iter().rev() {
-        let state = &container["state"];
-        let (waiting, ended) = (
-            text(state, "/waiting/reason"),
-            text(state, "/terminated/reason"),
-        );
-        if !waiting.is_empty() {
-            word = waiting.to_owned();
-        } else if !ended.is_empty() {
-            word = ended.to_owned();
-        } else if let Some(signal) = state["terminated"]["signal"].as_i64().filter(|s| *s != 0) {
-            word = format!("Signal:{signal}");
-        } else if let Some(code) = state["terminated"]["exitCode"].as_i64() {
-            word = format!("ExitCode:{code}");
-        } else if container["ready"] == true && !state["running"].is_null() {
-            running = true;
-        }
-    }
-    if word == "Completed" && running {
-        word = "Running".to_owned();
-    }
-    finish(pod, word)
-}
-
-fn finish(pod: &Value, word: String) -> String {
-    if is_terminating(pod) {
-        "Terminating".to_owned()
-    } else {
-        word
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -273,34 +165,5 @@ mod tests {
         assert_eq!(pod["status"]["conditions"][0]["status"], "True");
         assert_eq!(bind(&mut pod, &binding).unwrap_err().reason, "Conflict");
         assert!(bind(&mut json!({}), &json!({})).is_err());
-    }
-
-    #[test]
-    fn the_status_column_tells_the_most_useful_word() {
-        let check = |pod: Value, expected: &str| {
-            let cells = cells(&pod, Timestamp::UNIX_EPOCH);
-            assert_eq!(cells[2], expected, "{pod}");
-        };
-        check(json!({"status": {"phase": "Pending"}}), "Pending");
-        check(
-            json!({"status": {"phase": "Running", "containerStatuses": [
-                {"state": {"waiting": {"reason": "CrashLoopBackOff"}}}]}}),
-            "CrashLoopBackOff",
-        );
-        check(
-            json!({"status": {"phase": "Succeeded", "containerStatuses": [
-                {"state": {"terminated": {"reason": "Completed", "exitCode": 0}}}]}}),
-            "Completed",
-        );
-        check(
-            json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"},
-                   "status": {"phase": "Running"}}),
-            "Terminating",
-        );
-        check(
-            json!({"status": {"phase": "Pending", "initContainerStatuses": [
-                {"state": {"running": {}}}, {}]}}),
-            "Init:0/2",
-        );
     }
 }

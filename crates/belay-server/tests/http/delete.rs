@@ -150,3 +150,31 @@ async fn what_a_gate_hides_goes_with_its_namespace_and_does_not_come_back_with_t
     assert_eq!(list["items"], json!([]));
     c.get(&format!("{NOTIFICATIONS}/elsewhere")).await.ok();
 }
+
+#[tokio::test]
+async fn who_deletes_again_may_change_what_becomes_of_dependents() {
+    let h = Harness::start().await;
+    let c = h.admin();
+    let path = format!("{MAPS}/a");
+    let delete = async |policy: &str| c.delete(&format!("{path}{policy}")).await.ok();
+    let finalizers = async || c.get(&path).await.ok()["metadata"]["finalizers"].clone();
+
+    c.post(MAPS, &map("a", &[])).await.ok();
+    delete("?propagationPolicy=Foreground").await;
+    delete("").await;
+    assert_eq!(finalizers().await, json!(["foregroundDeletion"]));
+    let marked = delete("?propagationPolicy=Orphan").await;
+    assert_eq!(marked["metadata"]["finalizers"], json!(["orphan"]));
+    assert_eq!(finalizers().await, json!(["orphan"]));
+    delete("?propagationPolicy=Foreground").await;
+    assert_eq!(finalizers().await, json!(["foregroundDeletion"]));
+    delete("?propagationPolicy=Background").await;
+    c.get(&path).await.refused(404, "NotFound");
+
+    // What others hold it for is theirs.
+    let mut held = map("a", &[]);
+    held["metadata"]["finalizers"] = json!(["orphan", "example.com/held"]);
+    c.post(MAPS, &held).await.ok();
+    delete("?propagationPolicy=Background").await;
+    assert_eq!(finalizers().await, json!(["example.com/held"]));
+}

@@ -123,6 +123,33 @@ async fn an_exact_old_revision_can_be_listed_while_it_is_remembered() {
 }
 
 #[tokio::test]
+async fn what_is_not_said_to_be_true_is_selected_as_false() {
+    let h = Harness::start().await;
+    let c = h.admin();
+    let nodes = "/api/v1/nodes";
+    let node = json!({"metadata": {"name": "n"}});
+    c.post(nodes, &node).await.ok();
+    let select = async |path: &str, selector: &str| {
+        let selector = selector.replace('=', "%3D");
+        let list = c
+            .get(&format!("{path}?fieldSelector={selector}"))
+            .await
+            .ok();
+        names(&list).join(" ")
+    };
+    assert_eq!(select(nodes, "spec.unschedulable=false").await, "n");
+    assert_eq!(select(nodes, "spec.unschedulable=true").await, "");
+    let cordon = json!({"spec": {"unschedulable": true}});
+    let path = format!("{nodes}/n");
+    c.patch(&path, "merge-patch", &cordon).await.ok();
+    assert_eq!(select(nodes, "spec.unschedulable=false").await, "");
+    assert_eq!(select(nodes, "spec.unschedulable=true").await, "n");
+    c.post(PODS, &pod("p")).await.ok();
+    assert_eq!(select(PODS, "spec.hostNetwork=false").await, "p");
+    assert_eq!(select(PODS, "spec.hostNetwork!=true").await, "p");
+}
+
+#[tokio::test]
 async fn tables_have_the_columns_of_their_kind() {
     let h = Harness::start().await;
     let c = h.admin();

@@ -131,6 +131,29 @@ async fn a_watch_that_ends_in_time_leaves_a_bookmark() {
 }
 
 #[tokio::test]
+async fn a_bookmark_is_past_what_happened_elsewhere() {
+    let h = Harness::start().await;
+    let c = h.admin();
+    let revision = |object: &Value| -> u64 {
+        let text = object["metadata"]["resourceVersion"].as_str().unwrap();
+        text.parse().unwrap()
+    };
+    let mut last = json!(null);
+    // On a busy machine the first watch may be over before the namespace is there.
+    for seconds in [1, 5, 30] {
+        let path = format!("{MAPS}?watch=1&timeoutSeconds={seconds}&allowWatchBookmarks=true");
+        let events = watch(&c, &path).await;
+        let space = json!({"metadata": {"name": format!("after-{seconds}")}});
+        let elsewhere = h.admin().post("/api/v1/namespaces", &space).await.ok();
+        last = events.collect::<Vec<_>>().await.pop().unwrap();
+        if revision(&last["object"]) >= revision(&elsewhere) {
+            return;
+        }
+    }
+    panic!("{last}");
+}
+
+#[tokio::test]
 async fn a_revision_older_than_the_history_is_gone() {
     let h = Harness::start().await;
     let c = h.admin();

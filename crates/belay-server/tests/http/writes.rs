@@ -391,3 +391,29 @@ async fn protobuf_that_does_not_belong_here_is_refused() {
     let answer = c.send("POST", NOTIFICATIONS, &PROTOBUF, nothing).await;
     answer.refused(415, "UnsupportedMediaType");
 }
+
+#[tokio::test]
+async fn a_binding_is_for_one_pod_and_not_for_a_successor_of_its_name() {
+    let h = Harness::start().await;
+    let c = h.admin();
+    let made = c.post(PODS, &pod("p")).await.ok();
+    let (uid, revision) = (
+        &made["metadata"]["uid"],
+        &made["metadata"]["resourceVersion"],
+    );
+    let path = format!("{PODS}/p/binding");
+    let binding =
+        |metadata: Value| json!({"metadata": metadata, "target": {"kind": "Node", "name": "n"}});
+    for foreign in [
+        json!({"name": "p", "uid": "another"}),
+        json!({"name": "p", "uid": uid, "resourceVersion": "1"}),
+    ] {
+        let answer = c.post(&path, &binding(foreign)).await;
+        let message = answer.refused(409, "Conflict");
+        assert!(message.contains("precondition"), "{message}");
+    }
+    let own = json!({"name": "p", "uid": uid, "resourceVersion": revision});
+    c.post(&path, &binding(own)).await.ok();
+    let bound = c.get(&format!("{PODS}/p")).await.ok();
+    assert_eq!(bound["spec"]["nodeName"], "n");
+}

@@ -66,10 +66,12 @@ fn stays_terminated(
         if may_restart(list, spec, name, failed) {
             continue;
         }
-        let revived = now
-            .items()
-            .any(|is| is.get("name").str() == name && !is.get("state").get("terminated").is_set());
-        if revived {
+        let revived = |is: &Cursor<'_>| {
+            is.get("name").str() == name && !is.get("state").get("terminated").is_set()
+        };
+        // In a new sandbox a pod prepares everything once more, whatever became of it before.
+        let anew = |is: &Cursor<'_>| list == "initContainerStatuses" && tells_of_the_end(is, &was);
+        if now.items().any(|is| revived(&is) && !anew(&is)) {
             let detail = "may not be transitioned to non-terminated state";
             errors.push(FieldError::forbidden(
                 &now.path().index(i).child("state"),
@@ -77,6 +79,14 @@ fn stays_terminated(
             ));
         }
     }
+}
+
+/// Whether a container's state is plainly that of a later incarnation than one that ended.
+fn tells_of_the_end(is: &Cursor<'_>, was: &Cursor<'_>) -> bool {
+    let of = |state: &Cursor<'_>| state.get("terminated").get("containerID").value().cloned();
+    let restarts = |status: &Cursor<'_>| status.get("restartCount").int().unwrap_or_default();
+    let ended = of(&was.get("state"));
+    (ended.is_some() && of(&is.get("lastState")) == ended) || restarts(is) > restarts(was)
 }
 
 fn may_restart(list: &str, spec: &Cursor<'_>, name: &str, failed: bool) -> bool {

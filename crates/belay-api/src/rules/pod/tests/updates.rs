@@ -210,7 +210,7 @@ mod status {
     fn report(policy: &str, before: Value, now: Value) -> Vec<String> {
         let pod = |status: Value| {
             json!({"spec": {"restartPolicy": policy, "containers": [{"name": "c"}],
-                            "initContainers": [{"name": "s", "restartPolicy": "Always"}]},
+                            "initContainers": [{"name": "i"}, {"name": "s", "restartPolicy": "Always"}]},
                    "status": status})
         };
         texts(&PodRules.validate_status(&pod(now), &pod(before)))
@@ -239,6 +239,37 @@ mod status {
             [
                 "status.containerStatuses[0].state: Forbidden: may not be transitioned to non-terminated state"
             ]
+        );
+    }
+
+    #[test]
+    fn an_init_container_may_begin_anew_after_an_end_that_its_status_tells_of() {
+        let status = |list: &str, name: &str, state: Value, last: &str, restarts: u32| {
+            let last = json!({"terminated": {"exitCode": 0, "containerID": last}});
+            json!({list: [{"name": name, "state": state, "lastState": last, "restartCount": restarts}]})
+        };
+        let ended = json!({"terminated": {"exitCode": 0, "containerID": "one"}});
+        let waiting = json!({"waiting": {"reason": "PodInitializing"}});
+        for (policy, last, restarts, allowed) in [
+            ("OnFailure", "one", 0, true),
+            ("Never", "one", 0, true),
+            // Several ends may come between two reports.
+            ("OnFailure", "two", 2, true),
+            ("OnFailure", "none", 0, false),
+        ] {
+            let list = "initContainerStatuses";
+            let before = status(list, "i", ended.clone(), "none", 0);
+            let now = status(list, "i", waiting.clone(), last, restarts);
+            let got = report(policy, before, now);
+            assert_eq!(got.is_empty(), allowed, "{policy} {last}: {got:?}");
+        }
+        let list = "containerStatuses";
+        let before = status(list, "c", ended, "none", 0);
+        let got = report("OnFailure", before, status(list, "c", waiting, "one", 1));
+        assert_eq!(
+            got.len(),
+            1,
+            "its own containers have done what they had to"
         );
     }
 
