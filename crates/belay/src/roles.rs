@@ -120,8 +120,7 @@ pub(crate) async fn agent(global: &Global, args: AgentArgs) -> anyhow::Result<Ex
         runtime: chosen.runtime,
         data_dir,
         server_ca_pem: authority,
-        client: kube::Client::try_from(config)
-            .with_context(|| format!("the credentials for {server} cannot be used"))?,
+        client: connect::client(config)?,
         gates: args.gates.feature_gates,
         listen: args.listen,
         max_actions: usize::from(args.max_actions),
