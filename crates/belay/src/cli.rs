@@ -378,6 +378,7 @@ Examples:
   belay token create --node n1 > n1.kubeconfig
   belay token create --user ann --group ops > ann.kubeconfig
   kubectl create rolebinding ann-views --clusterrole=view --user=ann
+  belay token create --node n1 --server https://api.example.com:7443 > n1.kubeconfig
 
 Works while a server runs on the data directory. Whoever has the file is that node or user; keep it
 secret. A new token takes the place of the older ones of the same node or user. A user may do what
@@ -395,6 +396,10 @@ roles give to its name and groups, and nothing before a role is bound.")]
         groups: Vec<String>,
         /// The server's data directory [default: /var/lib/belay for root, else ~/.local/state/belay]
         #[arg(long, value_name = "DIR")]
+        /// Where the server is reached from where the kubeconfig is used [default: where it listens;
+        /// if that is every address, its first --tls-name]
+        #[arg(long, value_name = "URL", value_parser = server_url)]
+        server: Option<http::Uri>,
         data_dir: Option<PathBuf>,
     },
 }
@@ -559,6 +564,27 @@ fn gates(text: &str) -> Result<FeatureGates, String> {
 /// A node name is an object name; a wrong one is better refused here than by the server later.
 fn node_name(text: &str) -> Result<String, String> {
     let label = |part: &str| {
+/// A namespace goes into paths; what cannot be one must not get there.
+fn namespace(text: &str) -> Result<String, String> {
+    match belay_api::metadata::names::dns_label(text) {
+        problems if problems.is_empty() => Ok(text.to_owned()),
+        problems => Err(format!("{text:?} is no namespace: {}", problems.join("; "))),
+    }
+}
+
+fn server_url(text: &str) -> Result<http::Uri, String> {
+    let wrong =
+        || format!("{text:?} is no address of a server such as https://api.example.com:7443");
+    let url: http::Uri = text.parse().map_err(|_| wrong())?;
+    let bare = url.path_and_query().is_none_or(|path| path == "/");
+    if url.scheme_str() == Some("https") && url.host().is_some_and(|host| !host.is_empty()) && bare
+    {
+        Ok(url)
+    } else {
+        Err(wrong())
+    }
+}
+
         !part.is_empty()
             && part
                 .bytes()
@@ -677,6 +703,30 @@ mod tests {
     #[test]
     fn a_wrong_gate_is_refused_with_its_name() {
         let parsed = Cli::try_parse_from(["belay", "up", "--feature-gates", "Nope=true"]);
+    #[test]
+    fn the_address_of_a_server_is_a_url_without_a_path() {
+        for good in [
+            "https://a",
+            "https://a:7443",
+            "https://[::1]:1/",
+            "https://10.0.0.1",
+        ] {
+            assert!(server_url(good).is_ok(), "{good}");
+        }
+        for bad in [
+            "",
+            "a",
+            "a:7443",
+            "http://a",
+            "https://",
+            "https://a/b",
+            "https://a?b",
+            "https://a b",
+        ] {
+            assert!(server_url(bad).is_err(), "{bad}");
+        }
+    }
+
         assert!(parsed.unwrap_err().to_string().contains("Nope"));
         let parsed =
             Cli::try_parse_from(["belay", "up", "--feature-gates", "ContainerNotifier=false"]);
