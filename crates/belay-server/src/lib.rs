@@ -52,4 +52,6 @@ mod write;
 
 pub use identity::Identity;
 pub use pki::PkiError;
-pub use server::{Config, Server, ServerError, create_node_token, create_user_token};
+pub use server::{
+    Config, NewKubeconfig, Server, ServerError, create_node_token, create_user_token,
+};

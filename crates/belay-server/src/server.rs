@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Seek as _, Write as _};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,7 @@ use std::time::Duration;
 use belay_api::gates::FeatureGates;
 use belay_store::{Options as StoreOptions, Store};
 use bytes::Bytes;
-use http::{Method, Request, StatusCode};
+use http::{Method, Request, StatusCode, Uri};
 use http_body_util::BodyExt as _;
 use rustix::fs::{FlockOperation, flock};
 use serde_json::{Value, json};
@@ -118,6 +118,7 @@ pub struct Server {
     api: Arc<Api>,
     data_dir: PathBuf,
     address: SocketAddr,
+    tls_names: Vec<String>,
     listener: Arc<Mutex<Option<TcpListener>>>,
     /// Holds the lock on the data directory for as long as any clone lives.
     _lock: Arc<File>,
@@ -169,6 +170,7 @@ impl Server {
             api: Arc::new(api),
             data_dir: dir.clone(),
             address,
+            tls_names: config.tls_names,
             listener: Arc::new(Mutex::new(Some(listener))),
             _lock: Arc::new(lock),
         };
@@ -265,7 +267,12 @@ impl Server {
         write_private(&path, text.as_bytes()).map_err(io(&path))?;
         // Where `belay token create`, another process, finds this server.
         let path = address_path(&self.data_dir);
-        write_private(&path, self.address.to_string().as_bytes()).map_err(io(&path))
+        let mut known = self.address.to_string();
+        for name in &self.tls_names {
+            known.push('\n');
+            known.push_str(name);
+        }
+        write_private(&path, known.as_bytes()).map_err(io(&path))
     }
 
     async fn make_namespaces(&self) -> Result<(), ServerError> {
@@ -359,16 +366,31 @@ async fn open_store(path: &Path, registry: Registry) -> Result<Store<Meta>, Serv
     }
 }
 
-/// Makes a token for a node and returns a kubeconfig with it. Works beside a running server.
+/// A kubeconfig with a new token.
+#[derive(Debug)]
+pub struct NewKubeconfig {
+    /// Its text.
+    pub text: String,
+    /// What whoever uses it on another machine should know of the way to the server.
+    pub note: Option<String>,
+}
+
+/// Makes a token for a node and returns a kubeconfig with it. Works beside a running server, which
+/// is reached at `url`, or at what it says of itself.
 ///
 /// # Errors
 /// When no server has ever run on `data_dir`.
-pub fn create_node_token(data_dir: &Path, node: &str) -> Result<String, ServerError> {
-    create_token(data_dir, node, &Identity::node(node))
+pub fn create_node_token(
+    data_dir: &Path,
+    node: &str,
+    url: Option<&Uri>,
+) -> Result<NewKubeconfig, ServerError> {
+    create_token(data_dir, node, &Identity::node(node), url)
 }
 
-/// Makes a token for a user and returns a kubeconfig with it. Works beside a running server. What
-/// the user may do is what roles give to its name and its groups.
+/// Makes a token for a user and returns a kubeconfig with it. Works beside a running server, which
+/// is reached at `url`, or at what it says of itself. What the user may do is what roles give to its
+/// name and its groups.
 ///
 /// # Errors
 /// When no server has ever run on `data_dir`, and when the name or a group is the server's own.
@@ -376,25 +398,77 @@ pub fn create_user_token(
     data_dir: &Path,
     user: &str,
     groups: &[String],
-) -> Result<String, ServerError> {
+    url: Option<&Uri>,
+) -> Result<NewKubeconfig, ServerError> {
     let identity = Identity::user(user, groups);
     if let Some(why) = identity.reserved() {
         let user = user.to_owned();
         return Err(ServerError::ReservedUser { user, why });
     }
-    create_token(data_dir, user, &identity)
+    create_token(data_dir, user, &identity, url)
 }
 
-fn create_token(data_dir: &Path, name: &str, identity: &Identity) -> Result<String, ServerError> {
+fn create_token(
+    data_dir: &Path,
+    name: &str,
+    identity: &Identity,
+    url: Option<&Uri>,
+) -> Result<NewKubeconfig, ServerError> {
     let no_server = || ServerError::NoServer {
         dir: data_dir.to_owned(),
     };
-    let address = std::fs::read_to_string(address_path(data_dir)).map_err(|_| no_server())?;
-    let address: SocketAddr = address.trim().parse().map_err(|_| no_server())?;
+    let known = std::fs::read_to_string(address_path(data_dir)).map_err(|_| no_server())?;
+    let mut known = known.lines().map(str::trim);
+    let address = known.next().and_then(|address| address.parse().ok());
+    let address: SocketAddr = address.ok_or_else(no_server)?;
+    let names: Vec<String> = known.map(str::to_owned).collect();
+    let (url, note) = way(address, &names, url);
     let pki = Pki::open(&data_dir.join("pki"), Vec::new())?;
     let tokens = Tokens::at(data_dir);
     let token = tokens.create(identity).map_err(io(data_dir))?;
-    Ok(pki.kubeconfig(&url(address), name, &Credential::Token(token)))
+    let text = pki.kubeconfig(&url, name, &Credential::Token(token));
+    Ok(NewKubeconfig { text, note })
+}
+
+/// The URL under which others reach a server that listens on `address`, and what they should know
+/// of it. A name that its certificate has is one that somebody calls it by.
+fn way(address: SocketAddr, tls_names: &[String], asked: Option<&Uri>) -> (String, Option<String>) {
+    let ip = address.ip();
+    if let Some(asked) = asked {
+        let host = asked.host().unwrap_or_default();
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let named = serving_names(ip, tls_names)
+            .iter()
+            .any(|name| name.eq_ignore_ascii_case(host));
+        let note = (!named).then(|| {
+            format!("the server's certificate does not name {host}: start the server with --tls-name {host}")
+        });
+        return (asked.to_string().trim_end_matches('/').to_owned(), note);
+    }
+    match tls_names.first() {
+        Some(name) if ip.is_unspecified() => {
+            let host = match name.parse::<IpAddr>() {
+                Ok(IpAddr::V6(ip)) => format!("[{ip}]"),
+                _ => name.clone(),
+            };
+            (format!("https://{host}:{}", address.port()), None)
+        }
+        _ if ip.is_unspecified() => (
+            url(address),
+            Some(
+                "the kubeconfig leads to this machine only: the server listens on every address, but no name of it is known. Start it with --tls-name NAME, or say --server URL"
+                    .to_owned(),
+            ),
+        ),
+        _ if ip.is_loopback() => (
+            url(address),
+            Some(
+                "the kubeconfig leads to this machine only, because the server listens nowhere else; for other machines start it with --listen 0.0.0.0:7443 --tls-name NAME"
+                    .to_owned(),
+            ),
+        ),
+        _ => (url(address), None),
+    }
 }
 
 fn address_path(data_dir: &Path) -> PathBuf {
@@ -451,4 +525,59 @@ async fn lock(dir: &Path) -> Result<File, ServerError> {
     file.write_all(std::process::id().to_string().as_bytes())
         .map_err(io(&path))?;
     Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn others_are_led_to_a_name_of_the_server_and_not_to_themselves() {
+        let name = || vec!["api.example.com".to_owned(), "10.0.0.9".to_owned()];
+        let check = |listen: &str, names: &[String], asked: Option<&str>, url: &str, note: bool| {
+            let asked: Option<Uri> = asked.map(|asked| asked.parse().unwrap());
+            let (found, told) = way(listen.parse().unwrap(), names, asked.as_ref());
+            assert_eq!(found, url, "{listen} {names:?} {asked:?}");
+            assert_eq!(
+                told.is_some(),
+                note,
+                "{listen} {names:?} {asked:?}: {told:?}"
+            );
+        };
+        let every = "0.0.0.0:7443";
+        check(every, &name(), None, "https://api.example.com:7443", false);
+        check(
+            "[::]:7443",
+            &["::5".into()],
+            None,
+            "https://[::5]:7443",
+            false,
+        );
+        check(every, &[], None, "https://127.0.0.1:7443", true);
+        check(
+            "127.0.0.1:7443",
+            &name(),
+            None,
+            "https://127.0.0.1:7443",
+            true,
+        );
+        check(
+            "10.0.0.5:7443",
+            &name(),
+            None,
+            "https://10.0.0.5:7443",
+            false,
+        );
+        for (asked, url, note) in [
+            (
+                "https://API.example.com:1/",
+                "https://API.example.com:1",
+                false,
+            ),
+            ("https://10.0.0.9:7443", "https://10.0.0.9:7443", false),
+            ("https://other:7443", "https://other:7443", true),
+        ] {
+            check(every, &name(), Some(asked), url, note);
+        }
+    }
 }

@@ -49,6 +49,7 @@ pub(crate) struct Global {
         long,
         global = true,
         value_name = "NS",
+        value_parser = namespace,
         help_heading = "Global options"
     )]
     pub namespace: Option<String>,
@@ -180,8 +181,9 @@ Example:
 
     /// Print the CustomResourceDefinitions for a stock cluster
     #[command(after_help = "\
-Example:
-  belay crds | kubectl apply -f -")]
+Examples:
+  belay crds | kubectl apply -f -
+  belay crds -o json")]
     Crds,
 
     /// Print everything that a stock cluster needs to run Belay
@@ -376,6 +378,7 @@ pub(crate) enum TokenCommand {
     #[command(after_help = "\
 Examples:
   belay token create --node n1 > n1.kubeconfig
+  belay token create --node n1 --server https://api.example.com:7443 > n1.kubeconfig
   belay token create --user ann --group ops > ann.kubeconfig
   kubectl create rolebinding ann-views --clusterrole=view --user=ann
 
@@ -393,6 +396,10 @@ roles give to its name and groups, and nothing before a role is bound.")]
         /// A group of the user; may be repeated
         #[arg(long = "group", value_name = "G", requires = "user")]
         groups: Vec<String>,
+        /// Where the server is reached from where the kubeconfig is used [default: where it listens;
+        /// if that is every address, its first --tls-name]
+        #[arg(long, value_name = "URL", value_parser = server_url)]
+        server: Option<http::Uri>,
         /// The server's data directory [default: /var/lib/belay for root, else ~/.local/state/belay]
         #[arg(long, value_name = "DIR")]
         data_dir: Option<PathBuf>,
@@ -427,7 +434,8 @@ pub(crate) struct NotifyArgs {
     /// Notify no more pods after this many failures
     #[arg(long, value_name = "N", requires = "selector", value_parser = clap::value_parser!(i32).range(1..))]
     pub max_failures: Option<i32>,
-    /// Nothing starts after this long, and the wait ends soon after: 30s, 2m, 1m30s [default: 60s]
+    /// Nothing starts after this long, and the wait ends soon after: 30s, 2m, 1m30s [default: for pods
+    /// that are named 60s, with --selector 60s for each pod from its turn on; and no end of the wait]
     #[arg(long, value_name = "D", value_parser = duration)]
     pub timeout: Option<Duration>,
     /// Only say what would run where, who does not declare the notifier, and which rights are missing
@@ -556,6 +564,27 @@ fn gates(text: &str) -> Result<FeatureGates, String> {
         .map_err(|error: belay_api::gates::GatesError| error.to_string())
 }
 
+/// A namespace goes into paths; what cannot be one must not get there.
+fn namespace(text: &str) -> Result<String, String> {
+    match belay_api::metadata::names::dns_label(text) {
+        problems if problems.is_empty() => Ok(text.to_owned()),
+        problems => Err(format!("{text:?} is no namespace: {}", problems.join("; "))),
+    }
+}
+
+fn server_url(text: &str) -> Result<http::Uri, String> {
+    let wrong =
+        || format!("{text:?} is no address of a server such as https://api.example.com:7443");
+    let url: http::Uri = text.parse().map_err(|_| wrong())?;
+    let bare = url.path_and_query().is_none_or(|path| path == "/");
+    if url.scheme_str() == Some("https") && url.host().is_some_and(|host| !host.is_empty()) && bare
+    {
+        Ok(url)
+    } else {
+        Err(wrong())
+    }
+}
+
 /// A node name is an object name; a wrong one is better refused here than by the server later.
 fn node_name(text: &str) -> Result<String, String> {
     let label = |part: &str| {
@@ -671,6 +700,30 @@ mod tests {
         }
         for bad in ["", "N1", "-n", "n-", "a..b", "a_b", ".", "n/1"] {
             assert!(node_name(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_address_of_a_server_is_a_url_without_a_path() {
+        for good in [
+            "https://a",
+            "https://a:7443",
+            "https://[::1]:1/",
+            "https://10.0.0.1",
+        ] {
+            assert!(server_url(good).is_ok(), "{good}");
+        }
+        for bad in [
+            "",
+            "a",
+            "a:7443",
+            "http://a",
+            "https://",
+            "https://a/b",
+            "https://a?b",
+            "https://a b",
+        ] {
+            assert!(server_url(bad).is_err(), "{bad}");
         }
     }
 

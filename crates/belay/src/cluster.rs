@@ -11,7 +11,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use belay_api::CONTROLLER;
 use belay_api::gates::{Feature, FeatureGates};
 use belay_controllers::Controllers;
@@ -221,9 +220,7 @@ pub(crate) async fn companion(global: &Global, args: AgentArgs) -> anyhow::Resul
 async fn connect(global: &Global) -> anyhow::Result<(Client, String)> {
     let config = connect::role_config(global).await?;
     let server = config.cluster_url.to_string();
-    let client = Client::try_from(config)
-        .with_context(|| format!("the credentials for {server} cannot be used"))?;
-    Ok((client, server))
+    Ok((connect::client(config)?, server))
 }
 
 /// Whether the role acts: not when it is told to stop before. Refuses a cluster that is not

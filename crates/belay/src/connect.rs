@@ -1,5 +1,7 @@
 //! From the command line to a client, and from the client's errors to words a user can act on.
 
+mod proxy;
+
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
@@ -25,18 +27,23 @@ enum Source {
     File(PathBuf),
     /// `$KUBECONFIG`, which may be a list.
     Environment,
-    /// `~/.kube/config`, or the service account of a pod.
-    Inferred,
+    /// The service account of a pod.
+    Pod,
 }
 
 /// Which kubeconfig to use: the flag, the environment, the one `belay up` wrote, what kubectl
-/// would take.
-fn source(flag: Option<&Path>, environment: bool, of_up: Option<PathBuf>) -> Source {
-    match (flag, environment, of_up) {
+/// would take. Of the last two those that are there.
+fn source(
+    flag: Option<&Path>,
+    environment: bool,
+    of_up: Option<PathBuf>,
+    of_kubectl: Option<PathBuf>,
+) -> Source {
+    match (flag, environment, of_up.or(of_kubectl)) {
         (Some(path), _, _) => Source::File(path.to_owned()),
         (None, true, _) => Source::Environment,
         (None, false, Some(path)) => Source::File(path),
-        (None, false, None) => Source::Inferred,
+        (None, false, None) => Source::Pod,
     }
 }
 
@@ -47,16 +54,19 @@ pub(crate) async fn config(global: &Global) -> anyhow::Result<Config> {
         .ok()
         .map(|dir| dir.join("kubeconfig"))
         .filter(|path| path.is_file());
-    match source(global.kubeconfig.as_deref(), environment, of_up) {
+    let of_kubectl = std::env::home_dir()
+        .map(|home| home.join(".kube/config"))
+        .filter(|path| path.is_file());
+    match source(global.kubeconfig.as_deref(), environment, of_up, of_kubectl) {
         Source::File(path) => read(&path).await,
         Source::Environment => Config::from_kubeconfig(&KubeConfigOptions::default())
             .await
             .context("the kubeconfig that $KUBECONFIG names cannot be used"),
-        Source::Inferred => Config::infer().await.map_err(|_| {
-            anyhow!(
-                "no kubeconfig found: start a server with `belay up`, or name one with --kubeconfig FILE or $KUBECONFIG"
-            )
-        }),
+        Source::Pod if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() => Config::incluster()
+            .context("no kubeconfig found, and the service account of this pod cannot be used"),
+        Source::Pod => Err(anyhow!(
+            "no kubeconfig found: start a server with `belay up`, or name one with --kubeconfig FILE or $KUBECONFIG"
+        )),
     }
 }
 
@@ -71,12 +81,57 @@ pub(crate) async fn role_config(global: &Global) -> anyhow::Result<Config> {
     }
 }
 
-async fn read(path: &Path) -> anyhow::Result<Config> {
+/// The client configuration in one file.
+pub(crate) async fn read(path: &Path) -> anyhow::Result<Config> {
     let unusable = || format!("the kubeconfig {} cannot be used", path.display());
     let kubeconfig = Kubeconfig::read_from(path).with_context(unusable)?;
     Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
         .with_context(unusable)
+}
+
+/// The client of a configuration, which every role and command uses. Nothing is sent yet.
+///
+/// **Invariant:** what is sent is sent once. The client's own repetition would send again what may
+/// have been done, a creation or a command, and would do so where nobody looks at the clock any more.
+/// Whoever may ask again does so itself.
+pub(crate) fn client(mut config: Config) -> anyhow::Result<Client> {
+    let server = config.cluster_url.to_string();
+    config.default_retry = false;
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    if let Some(proxy) = &config.proxy_url {
+        // The configuration does not say which it was: the environment is asked for any server, a
+        // `proxy-url` is meant for this one.
+        let of_environment = ["HTTPS_PROXY", "https_proxy"].iter().find(|name| {
+            let url = variable(name).and_then(|value| value.parse::<http::Uri>().ok());
+            url.as_ref() == Some(proxy)
+        });
+        let no_proxy = variable("NO_PROXY").or_else(|| variable("no_proxy"));
+        match of_environment {
+            Some(_) if is_direct(&config.cluster_url, &no_proxy.unwrap_or_default()) => {
+                config.proxy_url = None;
+            }
+            Some(name) => {
+                let host = config.cluster_url.host().unwrap_or_default();
+                return Err(anyhow!(
+                    "${name} is set, and belay does not go through a proxy: if {server} can be reached directly, name {host} in $NO_PROXY"
+                ));
+            }
+            None => {
+                return Err(anyhow!(
+                    "the kubeconfig has a proxy-url, and belay does not go through a proxy: it has to reach {server} directly"
+                ));
+            }
+        }
+    }
+    Client::try_from(config).with_context(|| format!("the credentials for {server} cannot be used"))
+}
+
+/// Whether a server is spoken to without the proxy that the environment names.
+fn is_direct(server: &http::Uri, no_proxy: &str) -> bool {
+    let host = server.host().unwrap_or_default();
+    let port = server.port_u16().unwrap_or(443);
+    proxy::is_loopback(host) || proxy::spares(no_proxy, host, port)
 }
 
 /// Makes the client. Nothing is sent yet.
@@ -87,10 +142,8 @@ pub(crate) async fn connect(global: &Global) -> anyhow::Result<Connection> {
         .namespace
         .clone()
         .unwrap_or_else(|| config.default_namespace.clone());
-    let client = Client::try_from(config)
-        .with_context(|| format!("the credentials for {server} cannot be used"))?;
     Ok(Connection {
-        client,
+        client: client(config)?,
         namespace,
         server,
     })
@@ -165,13 +218,34 @@ mod tests {
     fn the_nearest_kubeconfig_wins() {
         let up = || Some(PathBuf::from("/state/kubeconfig"));
         let flag = Path::new("/mine");
-        assert_eq!(source(Some(flag), true, up()), Source::File("/mine".into()));
-        assert_eq!(source(None, true, up()), Source::Environment);
-        assert_eq!(
-            source(None, false, up()),
-            Source::File("/state/kubeconfig".into())
-        );
-        assert_eq!(source(None, false, None), Source::Inferred);
+        let kubectl = || Some(PathBuf::from("/home/.kube/config"));
+        for (flag, environment, of_up, of_kubectl, expected) in [
+            (
+                Some(flag),
+                true,
+                up(),
+                kubectl(),
+                Source::File("/mine".into()),
+            ),
+            (None, true, up(), kubectl(), Source::Environment),
+            (
+                None,
+                false,
+                up(),
+                kubectl(),
+                Source::File("/state/kubeconfig".into()),
+            ),
+            (
+                None,
+                false,
+                None,
+                kubectl(),
+                Source::File("/home/.kube/config".into()),
+            ),
+            (None, false, None, None, Source::Pod),
+        ] {
+            assert_eq!(source(flag, environment, of_up, of_kubectl), expected);
+        }
     }
 
     #[test]

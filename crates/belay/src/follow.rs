@@ -10,15 +10,18 @@ use std::time::{Duration, Instant};
 use futures::stream::{Stream, StreamExt as _};
 use kube::Resource;
 use kube::api::{Api, DeleteParams, Preconditions};
+use kube::core::Status;
 use kube::runtime::watcher;
 use serde::de::DeserializeOwned;
 
 use crate::connect::Connection;
 use crate::format;
-use crate::signals::Interrupts;
+use crate::signals::{Cut, Interrupts};
 
 /// How long after `--timeout` the wait goes on: what expires is reported by then.
 pub(crate) const SETTLING: Duration = Duration::from_secs(5);
+/// How long each request may take with which a command tidies up.
+pub(crate) const CLEANING: Duration = Duration::from_secs(10);
 /// How long the end of what was cancelled is waited for.
 pub(crate) const CANCELLING: Duration = Duration::from_secs(20);
 /// How long nobody may acknowledge a request before that is said.
@@ -26,12 +29,34 @@ const UNHEARD: Duration = Duration::from_secs(10);
 /// How often progress is told where it cannot be shown in place.
 const BETWEEN_LINES: Duration = Duration::from_secs(1);
 
+/// Who acknowledges what a controller carries out.
+pub(crate) const CONTROLLER: &str = "does the controller run? (`belay controller` on a cluster; it is part of `belay up` and `belay server`)";
+/// After how many refusals in a row one that could be watched before no longer can: a server that
+/// comes up may not know yet who may do what.
+const REFUSALS: u32 = 3;
+
+/// How long a request that creates something may take: as long as what it asks for.
+pub(crate) fn limit(timeout: Option<Duration>) -> Option<Duration> {
+    timeout.map(|timeout| timeout + SETTLING)
+}
+
 /// Why the wait is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
     AllFinal,
     TimedOut,
     Interrupted,
+    /// What becomes of it cannot be seen, which has been said.
+    Unseen,
+}
+
+impl From<Cut> for Ending {
+    fn from(cut: Cut) -> Self {
+        match cut {
+            Cut::Interrupted => Ending::Interrupted,
+            Cut::Late(_) => Ending::TimedOut,
+        }
+    }
 }
 
 impl Ending {
@@ -41,6 +66,7 @@ impl Ending {
             Ending::AllFinal => "",
             Ending::TimedOut => "timed out waiting",
             Ending::Interrupted => "interrupted",
+            Ending::Unseen => "not seen to its end",
         }
     }
 }
@@ -48,6 +74,12 @@ impl Ending {
 /// What is waited for, as far as it is known.
 pub(crate) trait Followed {
     type Event;
+    /// Why it may be that nobody has begun with it.
+    const UNHEARD: &'static str;
+
+    /// Whether the server said this. That a list begins is the watcher's own word, which it gives
+    /// before it asks.
+    fn is_heard(event: &Self::Event) -> bool;
 
     fn observe(&mut self, event: Self::Event);
 
@@ -57,11 +89,71 @@ pub(crate) trait Followed {
     /// Whether somebody has begun with it.
     fn acknowledged(&self) -> bool;
 
-    /// How far it has come, in a line.
+    /// How far it has come, in a line; nothing where the news say all.
     fn summary(&self) -> String;
 
-    /// What failed since this was last asked.
-    fn take_failures(&mut self) -> Vec<String>;
+    /// What is to be told since this was last asked, so long after the start.
+    fn take_news(&mut self, elapsed: Duration) -> Vec<String>;
+}
+
+/// Whether there is anybody at the other end of a watch, by what it tells and by its errors.
+#[derive(Debug, Default)]
+pub(crate) struct Contact {
+    heard: bool,
+    away: bool,
+    refusals: u32,
+}
+
+/// What an error of a watch comes to.
+#[derive(Debug)]
+pub(crate) enum Lost {
+    /// There is nobody, since now.
+    Away,
+    /// It is as it was; trying again.
+    Still,
+    /// The server will not tell, however often it is asked.
+    Refused(Box<Status>),
+}
+
+impl Contact {
+    /// The server said something. Returns whether it had been away.
+    pub(crate) fn heard(&mut self) -> bool {
+        self.heard = true;
+        self.refusals = 0;
+        std::mem::take(&mut self.away)
+    }
+
+    pub(crate) fn lost(&mut self, error: &watcher::Error) -> Lost {
+        let refusal = match error {
+            watcher::Error::InitialListFailed(kube::Error::Api(status))
+            | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+            | watcher::Error::WatchFailed(kube::Error::Api(status))
+            | watcher::Error::WatchError(status) => is_refusal(status).then(|| status.clone()),
+            watcher::Error::InitialListFailed(_)
+            | watcher::Error::WatchStartFailed(_)
+            | watcher::Error::WatchFailed(_)
+            | watcher::Error::NoResourceVersion => None,
+        };
+        match refusal {
+            Some(status) => {
+                self.refusals += 1;
+                if !self.heard || self.refusals >= REFUSALS {
+                    return Lost::Refused(status);
+                }
+            }
+            None => self.refusals = 0,
+        }
+        if std::mem::replace(&mut self.away, true) {
+            Lost::Still
+        } else {
+            Lost::Away
+        }
+    }
+}
+
+/// Whether asking again would be answered alike: no credentials, no right, no such kind or verb.
+pub(crate) fn is_refusal(status: &Status) -> bool {
+    matches!(status.code, 401 | 403 | 404 | 405)
 }
 
 /// What a wait needs besides what is waited for.
@@ -69,6 +161,7 @@ pub(crate) struct Follow<'a> {
     pub(crate) connection: &'a Connection,
     pub(crate) interrupts: &'a Interrupts,
     pub(crate) timeout: Option<Duration>,
+    pub(crate) started: Instant,
 }
 
 impl Follow<'_> {
@@ -78,11 +171,11 @@ impl Follow<'_> {
         followed: &mut F,
         events: impl Stream<Item = watcher::Result<F::Event>>,
     ) -> Ending {
-        let started = Instant::now();
+        let started = self.started;
         let mut progress = Progress::to_stderr();
         let give_up = async {
-            match self.timeout {
-                Some(timeout) => tokio::time::sleep(timeout + SETTLING).await,
+            match limit(self.timeout) {
+                Some(limit) => tokio::time::sleep(limit).await,
                 None => std::future::pending().await,
             }
         };
@@ -90,7 +183,7 @@ impl Follow<'_> {
         tokio::pin!(give_up, unheard, events);
         let mut lines = tokio::time::interval(BETWEEN_LINES);
         lines.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut away = false;
+        let mut contact = Contact::default();
         let ending = loop {
             if followed.is_over() {
                 break Ending::AllFinal;
@@ -99,7 +192,7 @@ impl Follow<'_> {
                 () = self.interrupts.received() => break Ending::Interrupted,
                 () = &mut give_up => break Ending::TimedOut,
                 () = &mut unheard, if !followed.acknowledged() && !unheard.is_elapsed() => {
-                    progress.say("nobody has acknowledged it yet: does the controller run? (`belay controller` on a cluster; it is part of `belay up` and `belay server`)");
+                    progress.say(&format!("nobody has acknowledged it yet: {}", F::UNHEARD));
                     continue;
                 }
                 _ = lines.tick() => {
@@ -108,28 +201,33 @@ impl Follow<'_> {
                     }
                     continue;
                 }
-                event = events.next() => event,
+                Some(event) = events.next() => event,
             };
             match event {
-                Some(Ok(event)) => {
-                    if away {
+                Ok(event) => {
+                    if F::is_heard(&event) && contact.heard() {
                         progress.say("the server is back");
-                        away = false;
                     }
                     followed.observe(event);
                 }
-                Some(Err(error)) => {
+                Err(error) => {
                     tracing::debug!(%error, "watch interrupted");
-                    if !away {
-                        let server = &self.connection.server;
-                        progress.say(&format!("{server} does not answer; still waiting"));
-                        away = true;
+                    match contact.lost(&error) {
+                        Lost::Still => {}
+                        Lost::Away => {
+                            let server = &self.connection.server;
+                            progress.say(&format!("{server} does not answer; still waiting"));
+                        }
+                        Lost::Refused(status) => {
+                            let why = self.connection.explain(kube::Error::Api(status));
+                            progress.say(&format!("it cannot be watched: {why:#}"));
+                            break Ending::Unseen;
+                        }
                     }
                 }
-                None => {}
             }
-            for failure in followed.take_failures() {
-                progress.say(&failure);
+            for line in followed.take_news(started.elapsed()) {
+                progress.say(&line);
             }
             progress.in_place(&followed.summary());
         };
@@ -205,5 +303,50 @@ impl Progress {
             let _ = write!(std::io::stderr().lock(), "\r\x1b[K");
             self.told.clear();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(code: u16) -> watcher::Error {
+        let status = Status {
+            code,
+            ..Status::default()
+        };
+        watcher::Error::InitialListFailed(kube::Error::Api(status.boxed()))
+    }
+
+    #[test]
+    fn who_may_not_watch_is_told_at_once_and_a_busy_server_is_waited_for() {
+        for code in [401, 403, 404, 405] {
+            let lost = Contact::default().lost(&refused(code));
+            assert!(matches!(lost, Lost::Refused(status) if status.code == code));
+        }
+        for code in [410, 429, 500, 503, 504] {
+            let mut contact = Contact::default();
+            assert!(matches!(contact.lost(&refused(code)), Lost::Away), "{code}");
+            assert!(
+                matches!(contact.lost(&refused(code)), Lost::Still),
+                "{code}"
+            );
+            assert!(contact.heard(), "{code}");
+            assert!(!contact.heard(), "{code}");
+        }
+    }
+
+    #[test]
+    fn one_refusal_of_a_server_that_comes_up_again_ends_no_wait() {
+        let mut contact = Contact::default();
+        contact.heard();
+        for _ in 0..2 {
+            assert!(matches!(contact.lost(&refused(403)), Lost::Away));
+            assert!(matches!(contact.lost(&refused(403)), Lost::Still));
+            assert!(contact.heard());
+        }
+        contact.lost(&refused(403));
+        contact.lost(&refused(403));
+        assert!(matches!(contact.lost(&refused(403)), Lost::Refused(_)));
     }
 }

@@ -7,7 +7,10 @@
 //! ```
 //!
 //! **Invariant:** what this command created is deleted when it ends, however it ends short of being
-//! killed, unless it was told to keep it.
+//! killed, unless it was told to keep it or may not watch it. What it could not delete it names.
+//!
+//! **Invariant:** no request is waited for without an end: by `--timeout`, by a bound where it tidies
+//! up, and by Ctrl-C always.
 
 mod report;
 mod tally;
@@ -27,11 +30,11 @@ use kube::runtime::watcher::{self, watcher};
 use crate::cli::{DescribeArgs, GetArgs, Global, HookCommand, HookRunArgs};
 use crate::connect::{Connection, connect};
 use crate::exit::{Exit, usage};
-use crate::follow::{self, CANCELLING, Ending, Follow, Followed as _};
+use crate::follow::{self, CANCELLING, CLEANING, Ending, Follow, Followed as _};
 use crate::format::{self, Format};
 use crate::kind::{Kind, reference};
 use crate::notify::name_prefix;
-use crate::signals::Interrupts;
+use crate::signals::{Cut, Interrupts};
 use tally::Tally;
 
 pub(crate) use report::{failure, handler, outputs, results};
@@ -66,28 +69,38 @@ async fn start(global: &Global, args: &HookRunArgs) -> anyhow::Result<Exit> {
     let interrupts = Interrupts::listen()?;
     let api: Api<ExecutionHook> = Api::namespaced(connection.client.clone(), &connection.namespace);
     let params = PostParams::default();
-    let created = tokio::select! {
-        created = api.create(&params, &draft) => created,
-        () = interrupts.received() => return Err(anyhow::anyhow!(
-            "interrupted before {} answered; if it took the request all the same, `belay hook list` shows it and `kubectl delete eh NAME` cancels it",
-            connection.server
-        )),
-    };
+    let started = Instant::now();
+    let create = api.create(&params, &draft);
+    let created = interrupts.unless(follow::limit(args.timeout), create).await;
+    let created = created.map_err(|cut| {
+        let namespace = &connection.namespace;
+        anyhow::anyhow!(
+            "{}; if it took the request all the same, `belay hook list -n {namespace}` shows it and `kubectl delete eh NAME -n {namespace}` cancels it",
+            cut.told(&connection.server)
+        )
+    })?;
     let created = created.map_err(|error| connection.explain(error))?;
     let mut request = Request {
         connection: &connection,
         args,
         tally: Tally::new(created),
+        actions: Vec::new(),
+        at_rest: false,
         interrupts,
         api,
+        started,
     };
     let ending = request.wait().await;
-    let actions = request.actions().await;
     let cleaned = request.finish(ending).await;
+    let (actions, at_rest) = (std::mem::take(&mut request.actions), request.at_rest);
+    let outputs = outputs(&actions);
+    if ending != Ending::AllFinal {
+        request.tally.settle(&outputs, at_rest);
+    }
     let tally = &request.tally;
     match global.output {
         Some(format @ (Format::Json | Format::Yaml)) => format::print(tally.hook(), format)?,
-        Some(Format::Wide) | None => format::out(&report::render(tally, &outputs(&actions)))?,
+        Some(Format::Wide) | None => format::out(&report::render(tally, &outputs))?,
     }
     for note in report::notes(tally) {
         format::note(&note);
@@ -97,7 +110,7 @@ async fn start(global: &Global, args: &HookRunArgs) -> anyhow::Result<Exit> {
     }
     Ok(match ending {
         Ending::AllFinal => report::exit(tally),
-        Ending::TimedOut | Ending::Interrupted => Exit::Failed,
+        Ending::TimedOut | Ending::Interrupted | Ending::Unseen => Exit::Failed,
     })
 }
 
@@ -190,7 +203,12 @@ struct Request<'a> {
     args: &'a HookRunArgs,
     api: Api<ExecutionHook>,
     tally: Tally,
+    /// What the hook asked for in each pod, as it was last seen. They know more than the hook tells.
+    actions: Vec<PodAction>,
+    /// Whether nothing of a deleted hook is known to run any more.
+    at_rest: bool,
     interrupts: Interrupts,
+    started: Instant,
 }
 
 impl Request<'_> {
@@ -202,69 +220,112 @@ impl Request<'_> {
             connection: self.connection,
             interrupts: &self.interrupts,
             timeout: self.args.timeout,
+            started: self.started,
         };
         follow.until_over(&mut self.tally, events).await
     }
 
-    /// What the hook asked for in each pod. They know more than the hook tells, and not everybody
-    /// may see them.
-    async fn actions(&self) -> Vec<PodAction> {
+    /// Looks at the podactions once. Returns whether one may still run.
+    async fn look(&mut self, within: Duration) -> Result<kube::Result<bool>, Cut> {
         let (client, namespace) = (self.connection.client.clone(), &self.connection.namespace);
         let api: Api<PodAction> = Api::namespaced(client, namespace);
-        let label = format!("{HOOK_LABEL}={}", self.tally.uid());
-        let listed = api.list(&ListParams::default().labels(&label)).await;
-        listed.map(|list| list.items).unwrap_or_default()
+        let params = ListParams::default().labels(&format!("{HOOK_LABEL}={}", self.tally.uid()));
+        let listed = self.interrupts.unless(Some(within), api.list(&params));
+        Ok(listed.await?.map(|list| {
+            let running = list.items.iter().any(|action| !action.state().is_final());
+            // One that is gone stays as it was.
+            let listed = |known: &PodAction| {
+                let mut names = list.items.iter().map(|action| &action.metadata.name);
+                names.any(|name| *name == known.metadata.name)
+            };
+            self.actions.retain(|known| !listed(known));
+            self.actions.extend(list.items);
+            running
+        }))
     }
 
-    /// Deletes what was created unless it is to be kept.
+    /// Brings what is known to its end, and deletes what was created unless it is to be kept.
     async fn finish(&mut self, ending: Ending) -> anyhow::Result<()> {
-        let (why, name) = (ending.why(), self.tally.name());
-        let cut_short = ending != Ending::AllFinal;
-        if self.args.keep {
-            if cut_short {
+        let (why, name, namespace) = (ending.why(), self.tally.name(), &self.connection.namespace);
+        let cancels = format!("`kubectl delete eh {name} -n {namespace}` cancels it");
+        match ending {
+            Ending::AllFinal => self.complete().await,
+            Ending::Unseen => {
                 format::note(&format!(
-                    "{why}: eh/{name} is kept and goes on; {}. `kubectl delete eh {name}` cancels it",
-                    self.tally.summary()
+                    "eh/{name} was created and goes on; {cancels}. To wait for it takes the verbs list and watch on executionhooks.{} in namespace {namespace}",
+                    belay_api::GROUP
                 ));
+                return Ok(());
             }
+            Ending::TimedOut | Ending::Interrupted if self.args.keep => format::note(&format!(
+                "{why}: eh/{name} is kept and goes on; {}. {cancels}",
+                self.tally.summary()
+            )),
+            Ending::TimedOut | Ending::Interrupted => {
+                format::note(&format!("{why}: {}; cancelling", self.tally.summary()));
+            }
+        }
+        if self.args.keep {
             return Ok(());
         }
-        if cut_short {
-            format::note(&format!("{why}: {}; cancelling", self.tally.summary()));
-        }
         let uid = self.tally.uid().to_owned();
+        let delete = follow::delete(self.connection, &self.api, &name, &uid);
         // A second Ctrl-C ends the cleaning up too.
-        let deleted = tokio::select! {
-            deleted = follow::delete(self.connection, &self.api, &name, &uid) => deleted,
-            () = self.interrupts.received() => Err(anyhow::anyhow!(
-                "not cleaned up; `kubectl delete eh {name}` cancels it"
-            )),
-        };
-        if cut_short && deleted.is_ok() {
+        let deleted = self.interrupts.unless(Some(CLEANING), delete).await;
+        let deleted = deleted.unwrap_or_else(|cut| {
+            Err(anyhow::anyhow!(
+                "{}; {cancels}",
+                cut.told(&self.connection.server)
+            ))
+        });
+        if ending != Ending::AllFinal && deleted.is_ok() {
             self.cancelled().await;
         }
         deleted
     }
 
+    /// Gets the outputs of what has ended.
+    async fn complete(&mut self) {
+        let why = match self.look(CLEANING).await {
+            Ok(Ok(_)) => return,
+            Ok(Err(error)) => format!("{:#}", self.connection.explain(error)),
+            Err(cut) => cut.told(&self.connection.server),
+        };
+        format::note(&format!("what the action printed cannot be shown: {why}"));
+    }
+
     /// Waits until what ran is dead, which is when its podaction has ended or is gone, and says so.
     /// None can come later: the hook is gone, and without it none is made.
-    async fn cancelled(&self) {
-        let name = self.tally.name();
+    async fn cancelled(&mut self) {
+        let (name, namespace) = (self.tally.name(), &self.connection.namespace);
+        let unknown = format!(
+            "eh/{name} is deleted, but not every action is known to be dead yet; `belay get podactions -n {namespace}` shows what is left"
+        );
         let until = Instant::now() + CANCELLING;
         let mut look = tokio::time::interval(Duration::from_millis(200));
+        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 _ = look.tick() => {}
-                () = self.interrupts.received() => return,
+                () = self.interrupts.received() => return format::note(&unknown),
             }
-            let running = |action: &PodAction| !action.state().is_final();
-            if !self.actions().await.iter().any(running) {
-                return format::note(&format!("cancelled: eh/{name} is deleted"));
+            let left = until.saturating_duration_since(Instant::now());
+            match self.look(left).await {
+                Ok(Ok(false)) => {
+                    self.at_rest = true;
+                    return format::note(&format!("cancelled: eh/{name} is deleted"));
+                }
+                Ok(Err(kube::Error::Api(status))) if follow::is_refusal(&status) => {
+                    let why = self.connection.explain(kube::Error::Api(status));
+                    return format::note(&format!(
+                        "eh/{name} is deleted, which kills what runs; whether all of it is dead cannot be seen: {why:#}"
+                    ));
+                }
+                Ok(Ok(true) | Err(_)) => {}
+                Err(_) => return format::note(&unknown),
             }
-            if Instant::now() >= until {
-                return format::note(&format!(
-                    "eh/{name} is deleted, but not every action is known to be dead yet; `belay get podactions` shows what is left"
-                ));
+            if left.is_zero() {
+                return format::note(&unknown);
             }
         }
     }

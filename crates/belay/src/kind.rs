@@ -128,7 +128,7 @@ impl std::str::FromStr for Kind {
 /// Reads `KIND/NAME`; `default` is the kind of a bare name, where one may be left out.
 pub(crate) fn reference(text: &str, default: Option<Kind>) -> anyhow::Result<(Kind, String)> {
     let (kind, name) = match (text.split_once('/'), default) {
-        (Some((kind, name)), _) => (kind.parse()?, name),
+        (Some((kind, name)), _) => (read_kind(kind, name, default)?, name),
         (None, Some(kind)) => (kind, text),
         (None, None) => {
             return Err(usage(format!(
@@ -149,9 +149,33 @@ pub(crate) fn reference(text: &str, default: Option<Kind>) -> anyhow::Result<(Ki
     }
 }
 
+/// The kind before a slash. Where a bare name would do, somebody may have meant a namespace.
+fn read_kind(text: &str, name: &str, default: Option<Kind>) -> anyhow::Result<Kind> {
+    let read = text.parse();
+    match (read, default) {
+        (Err(error), Some(_)) if is_name(text) => Err(usage(format!(
+            "{error} (if {text:?} is the namespace of {name:?}: {name} -n {text})"
+        ))),
+        (read, _) => read,
+    }
+}
+
+fn is_name(text: &str) -> bool {
+    belay_api::metadata::names::dns_label(text).is_empty()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_namespace_before_a_slash_is_understood_and_refused() {
+        let told = |text| reference(text, Some(Kind::Pod)).unwrap_err().to_string();
+        assert!(told("shop/web").ends_with("web -n shop)"));
+        assert!(!told("S_op/web").contains("-n"));
+        let of_any = reference("shop/web", None).unwrap_err().to_string();
+        assert!(!of_any.contains("-n"), "{of_any}");
+    }
 
     #[test]
     fn kinds_answer_to_all_their_names() {

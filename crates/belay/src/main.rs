@@ -41,6 +41,7 @@ use clap::{CommandFactory as _, Parser as _};
 
 use cli::{Cli, Command};
 use exit::Exit;
+use format::Format;
 
 /// With very many objects in memory glibc's allocator searches long for what is free, and every
 /// notification pays for it.
@@ -78,12 +79,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Demo => on_one_core(demo::run()),
         Command::Backup(args) => on_one_core(backup::backup(args.data_dir, &args.file)),
         Command::Restore(args) => on_one_core(backup::restore(args.data_dir, &args.file)),
-        Command::Crds => {
-            for crd in belay_api::crd::crds() {
-                format::out(&format!("---\n{}", format::yaml(&crd)?))?;
-            }
-            Ok(Exit::Done)
-        }
+        Command::Crds => crds(global.output),
         Command::Manifests(args) => manifests::run(global.namespace.as_deref(), &args),
         Command::Completions { shell } => {
             let mut script = Vec::new();
@@ -92,6 +88,20 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
             Ok(Exit::Done)
         }
     }
+}
+
+/// The definitions as YAML documents; as JSON a list of them, for that has no documents.
+fn crds(output: Option<Format>) -> anyhow::Result<Exit> {
+    let crds = belay_api::crd::crds();
+    if output == Some(Format::Json) {
+        let crds: Result<_, _> = crds.iter().map(serde_json::to_value).collect();
+        format::print_objects(crds?, Format::Json)?;
+    } else {
+        for crd in crds {
+            format::out(&format!("---\n{}", format::yaml(&crd)?))?;
+        }
+    }
+    Ok(Exit::Done)
 }
 
 /// Roles serve many at once.

@@ -8,7 +8,11 @@
 //! ```
 //!
 //! **Invariant:** what this command created is deleted when it ends, however it ends short of
-//! being killed, unless it was told to keep it. Deleting what still runs cancels it.
+//! being killed, unless it was told to keep it or may not watch it. Deleting what still runs cancels
+//! it. What could not be deleted is named.
+//!
+//! **Invariant:** an answer that comes is not thrown away: what a request under way has created is
+//! known when Ctrl-C ends the others.
 
 mod board;
 mod fleet;
@@ -16,7 +20,9 @@ mod preview;
 mod report;
 mod rights;
 
-use std::time::Instant;
+use std::cell::Cell;
+use std::future::ready;
+use std::time::{Duration, Instant};
 
 use belay_api::notification::{PodNotification, PodNotificationSpec};
 use futures::stream::StreamExt as _;
@@ -30,10 +36,10 @@ use serde_json::Value;
 use crate::cli::{Global, NotifyArgs};
 use crate::connect::{Connection, connect};
 use crate::exit::{Exit, usage};
-use crate::follow::{self, Ending, SETTLING};
+use crate::follow::{self, CLEANING, Ending, Follow, Followed as _};
 use crate::format::{self, Format};
 use crate::kind::{Kind, reference};
-use crate::signals::Interrupts;
+use crate::signals::{Cut, Interrupts};
 use board::Board;
 
 pub(crate) use preview::action;
@@ -54,79 +60,108 @@ pub(crate) async fn run(global: &Global, args: &NotifyArgs) -> anyhow::Result<Ex
     if args.dry_run {
         return preview::of_pods(&connection, args, &pods, global.output).await;
     }
-    let request = uuid::Uuid::new_v4().simple().to_string();
-    let interrupts = Interrupts::listen()?;
-    let started = Instant::now();
-
+    let request = Request {
+        connection: &connection,
+        id: uuid::Uuid::new_v4().simple().to_string(),
+        interrupts: Interrupts::listen()?,
+        started: Instant::now(),
+    };
     let wanted = pods
         .iter()
-        .map(|pod| draft(pod, args, Some(&request)))
+        .map(|pod| draft(pod, args, Some(&request.id)))
         .collect();
-    let mut board = tokio::select! {
-        board = create(&connection, wanted) => board,
-        () = interrupts.received() => return Err(anyhow::anyhow!(
-            "interrupted before {} answered; `kubectl delete pn -l {REQUEST_LABEL}={request}` cancels what it took all the same",
-            connection.server
-        )),
-    };
+    let (mut board, cut) = request.create(wanted, follow::limit(args.timeout)).await;
     let (created, refused) = board.created_and_refused();
-    if created == 0 && refused == 1 {
+    if created == 0 && refused == 1 && cut.is_none() {
         // One target, one refusal: the server's own words are the whole answer.
         return Err(board.into_first_refusal());
     }
-    for line in board.take_news(started.elapsed()) {
+    for line in board.take_news(request.started.elapsed()) {
         format::note(&line);
     }
+    let unanswered = pods.len() - created - refused;
+    if let Some(cut) = cut.filter(|_| unanswered > 0) {
+        let told = format!(
+            "{} ({unanswered} of {} requests); {} what it took all the same",
+            cut.told(&connection.server),
+            pods.len(),
+            request.cancels()
+        );
+        if created == 0 {
+            return Err(anyhow::anyhow!(told));
+        }
+        format::note(&told);
+    }
     if args.no_wait {
-        return no_wait(&board, global.output);
+        return no_wait(&board, cut, global.output);
     }
-
-    let ending = wait(
-        &connection,
-        &mut board,
-        &request,
-        args,
-        &interrupts,
-        started,
-    )
-    .await;
-    if !args.keep {
-        // A second Ctrl-C ends the cleaning up too.
-        tokio::select! {
-            () = clean_up(&connection, &board) => {}
-            () = interrupts.received() => format::note("not cleaned up; `belay get pn` shows what is left"),
-        }
+    let ending = match cut {
+        Some(cut) => cut.into(),
+        None => request.wait(&mut board, args.timeout).await,
+    };
+    let fate = match ending {
+        Ending::Unseen => Fate::GoesOn,
+        _ if args.keep => Fate::GoesOn,
+        _ if request.clean_up(&board).await => Fate::Deleted,
+        _ => Fate::LeftBehind,
+    };
+    if let Some(told) = told_of(ending, fate) {
+        format::note(told);
     }
-    match ending {
-        Ending::AllFinal => {}
-        Ending::TimedOut => format::note(if args.keep {
-            "timed out waiting; what has no result yet goes on"
-        } else {
-            "timed out waiting; what had no result yet was cancelled"
-        }),
-        Ending::Interrupted => {
-            format::note(if args.keep {
-                "interrupted; the notifications are kept and go on"
-            } else {
-                "interrupted; the notifications were deleted, which cancels what was running"
-            });
-        }
+    if ending == Ending::Unseen {
+        format::note(&format!(
+            "to wait for them takes the verbs list and watch on podnotifications.{} in namespace {}; --no-wait takes neither. {} them",
+            belay_api::GROUP,
+            connection.namespace,
+            request.cancels()
+        ));
     }
     let exit = report::exit(&board);
     match global.output {
         Some(format @ (Format::Json | Format::Yaml)) => {
             format::print_objects(board.objects()?, format)?;
         }
-        Some(Format::Wide) | None => {
-            format::out(&report::render(&board))?;
-            for note in report::notes(&board) {
-                format::note(&note);
-            }
-        }
+        Some(Format::Wide) | None => format::out(&report::render(&board))?,
+    }
+    for note in report::notes(&board) {
+        format::note(&note);
     }
     match ending {
         Ending::AllFinal => Ok(exit),
-        Ending::TimedOut | Ending::Interrupted => Ok(Exit::Failed),
+        Ending::TimedOut | Ending::Interrupted | Ending::Unseen => Ok(Exit::Failed),
+    }
+}
+
+/// What becomes of the notifications when the command ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Deleted,
+    /// Not all could be deleted.
+    LeftBehind,
+    GoesOn,
+}
+
+/// What is said of a command that did not see its end.
+fn told_of(ending: Ending, fate: Fate) -> Option<&'static str> {
+    match (ending, fate) {
+        (Ending::AllFinal, _) => None,
+        (Ending::Unseen, _) => Some("the notifications were created and go on"),
+        (Ending::TimedOut, Fate::Deleted) => {
+            Some("timed out waiting; what had no result yet was cancelled")
+        }
+        (Ending::TimedOut, Fate::GoesOn) => {
+            Some("timed out waiting; what has no result yet goes on")
+        }
+        (Ending::TimedOut, Fate::LeftBehind) => {
+            Some("timed out waiting; what is left behind and has no result yet goes on")
+        }
+        (Ending::Interrupted, Fate::Deleted) => {
+            Some("interrupted; the notifications were deleted, which cancels what was running")
+        }
+        (Ending::Interrupted, Fate::GoesOn) => {
+            Some("interrupted; the notifications are kept and go on")
+        }
+        (Ending::Interrupted, Fate::LeftBehind) => Some("interrupted; what is left behind goes on"),
     }
 }
 
@@ -182,31 +217,127 @@ pub(crate) fn name_prefix(pod: &str, notifier: &str) -> String {
     format!("{}-", fit.trim_end_matches('-'))
 }
 
-async fn create(connection: &Connection, wanted: Vec<PodNotification>) -> Board {
-    let api: Api<PodNotification> =
-        Api::namespaced(connection.client.clone(), &connection.namespace);
-    let answers: Vec<_> = futures::stream::iter(wanted)
-        .map(|object| {
-            let api = api.clone();
-            async move {
-                let answer = api.create(&PostParams::default(), &object).await;
-                (object.spec.pod_name, answer)
-            }
-        })
-        .buffered(CONCURRENT)
-        .collect()
-        .await;
-    let mut board = Board::default();
-    for (pod, answer) in answers {
-        match answer {
-            Ok(object) => board.created(pod, object),
-            Err(error) => board.refused(pod, connection.explain(error)),
-        }
-    }
-    board
+/// The notifications of one command.
+struct Request<'a> {
+    connection: &'a Connection,
+    /// In their label.
+    id: String,
+    interrupts: Interrupts,
+    started: Instant,
 }
 
-fn no_wait(board: &Board, output: Option<Format>) -> anyhow::Result<Exit> {
+impl Request<'_> {
+    fn api(&self) -> Api<PodNotification> {
+        Api::namespaced(self.connection.client.clone(), &self.connection.namespace)
+    }
+
+    /// What cancels all of them, as the beginning of a sentence.
+    fn cancels(&self) -> String {
+        let (id, namespace) = (&self.id, &self.connection.namespace);
+        format!("`kubectl delete pn -l {REQUEST_LABEL}={id} -n {namespace}` cancels")
+    }
+
+    /// Creates them, a few at a time. When a signal comes or the time is over no more are sent; what is
+    /// under way may still be answered for a while, or until the next signal.
+    async fn create(
+        &self,
+        wanted: Vec<PodNotification>,
+        within: Option<Duration>,
+    ) -> (Board, Option<Cut>) {
+        let api = self.api();
+        let stopped = Cell::new(false);
+        let sent = futures::stream::iter(wanted.into_iter().enumerate())
+            .take_while(|_| ready(!stopped.get()))
+            .map(|(place, object)| {
+                let api = &api;
+                async move {
+                    let answer = api.create(&PostParams::default(), &object).await;
+                    (place, object.spec.pod_name, answer)
+                }
+            })
+            .buffer_unordered(CONCURRENT);
+        let mut answers = Vec::new();
+        let cut = {
+            let mut collecting = std::pin::pin!(sent.for_each(|answer| {
+                answers.push(answer);
+                ready(())
+            }));
+            let interrupts = &self.interrupts;
+            let cut = interrupts.unless(within, collecting.as_mut()).await.err();
+            if let Some(cut) = cut {
+                stopped.set(true);
+                format::note(&format!(
+                    "{}; waiting for what is under way, once more Ctrl-C ends that",
+                    cut.told(&self.connection.server)
+                ));
+                // Whoever called counts what was not answered then either.
+                let _ = interrupts.unless(Some(CLEANING), collecting.as_mut()).await;
+            }
+            cut
+        };
+        // They are told in the order in which they were named.
+        answers.sort_by_key(|(place, ..)| *place);
+        let mut board = Board::default();
+        for (_, pod, answer) in answers {
+            match answer {
+                Ok(object) => board.created(pod, object),
+                Err(error) => board.refused(pod, self.connection.explain(error)),
+            }
+        }
+        (board, cut)
+    }
+
+    /// Watches until everything has its final state.
+    async fn wait(&self, board: &mut Board, timeout: Option<Duration>) -> Ending {
+        let label = format!("{REQUEST_LABEL}={}", self.id);
+        let events =
+            watcher(self.api(), watcher::Config::default().labels(&label)).default_backoff();
+        let follow = Follow {
+            connection: self.connection,
+            interrupts: &self.interrupts,
+            timeout,
+            started: self.started,
+        };
+        follow.until_over(board, events).await
+    }
+
+    /// Deletes them, a few at a time, and names what could not be. Returns whether all have gone.
+    async fn clean_up(&self, board: &Board) -> bool {
+        let api = self.api();
+        let (all_went, silent) = (Cell::new(true), Cell::new(false));
+        let cleaning = futures::stream::iter(board.still_there())
+            // A server that has not answered one will not answer the next.
+            .take_while(|_| ready(!silent.get()))
+            .for_each_concurrent(CONCURRENT, |object| {
+                let (api, all_went, silent) = (&api, &all_went, &silent);
+                async move {
+                    let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
+                    let delete = follow::delete(self.connection, api, &name, &uid);
+                    match tokio::time::timeout(CLEANING, delete).await {
+                        Ok(Ok(())) => {}
+                        Ok(Err(error)) => {
+                            all_went.set(false);
+                            format::note(&format!("pn/{name} is left behind: {error:#}"));
+                        }
+                        Err(_) => silent.set(true),
+                    }
+                }
+            });
+        // A second Ctrl-C ends the cleaning up too.
+        let cut = self.interrupts.unless(None, cleaning).await.err();
+        let cut = cut.or_else(|| silent.get().then_some(Cut::Late(CLEANING)));
+        if let Some(cut) = cut {
+            let told = cut.told(&self.connection.server);
+            format::note(&format!(
+                "not all were cleaned up: {told}; {} what is left",
+                self.cancels()
+            ));
+        }
+        all_went.get() && cut.is_none()
+    }
+}
+
+fn no_wait(board: &Board, cut: Option<Cut>, output: Option<Format>) -> anyhow::Result<Exit> {
     match output {
         Some(format @ (Format::Json | Format::Yaml)) => {
             format::print_objects(board.objects()?, format)?;
@@ -217,85 +348,15 @@ fn no_wait(board: &Board, output: Option<Format>) -> anyhow::Result<Exit> {
             }
         }
     }
+    for note in report::notes(board) {
+        format::note(&note);
+    }
     let (_, refused) = board.created_and_refused();
-    Ok(if refused == 0 {
+    Ok(if refused == 0 && cut.is_none() {
         Exit::Done
     } else {
         Exit::Failed
     })
-}
-
-/// Watches until everything has its final state. A watch that breaks off, because the server is
-/// restarted for instance, is taken up again where it was.
-async fn wait(
-    connection: &Connection,
-    board: &mut Board,
-    request: &str,
-    args: &NotifyArgs,
-    interrupts: &Interrupts,
-    started: Instant,
-) -> Ending {
-    let api: Api<PodNotification> =
-        Api::namespaced(connection.client.clone(), &connection.namespace);
-    let selector = format!("{REQUEST_LABEL}={request}");
-    let mut events = watcher(api, watcher::Config::default().labels(&selector))
-        .default_backoff()
-        .boxed();
-    let give_up = async {
-        match args.timeout {
-            Some(timeout) => tokio::time::sleep(timeout + SETTLING).await,
-            None => std::future::pending().await,
-        }
-    };
-    tokio::pin!(give_up);
-    let mut away = false;
-    while board.pending() > 0 {
-        let event = tokio::select! {
-            () = interrupts.received() => return Ending::Interrupted,
-            () = &mut give_up => return Ending::TimedOut,
-            event = events.next() => event,
-        };
-        match event {
-            Some(Ok(event)) => {
-                if away {
-                    format::note("the server is back");
-                    away = false;
-                }
-                board.observe(event);
-            }
-            Some(Err(error)) => {
-                tracing::debug!(%error, "watch interrupted");
-                if !away {
-                    format::note(&format!(
-                        "{} does not answer; still waiting",
-                        connection.server
-                    ));
-                    away = true;
-                }
-            }
-            None => return Ending::TimedOut,
-        }
-        for line in board.take_news(started.elapsed()) {
-            format::note(&line);
-        }
-    }
-    Ending::AllFinal
-}
-
-async fn clean_up(connection: &Connection, board: &Board) {
-    let api: Api<PodNotification> =
-        Api::namespaced(connection.client.clone(), &connection.namespace);
-    futures::stream::iter(board.still_there())
-        .for_each_concurrent(CONCURRENT, |object| {
-            let api = api.clone();
-            async move {
-                let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
-                if let Err(error) = follow::delete(connection, &api, &name, &uid).await {
-                    format::note(&format!("pn/{name} is left behind: {error:#}"));
-                }
-            }
-        })
-        .await;
 }
 
 /// An object as JSON, as `-o json` prints it.
@@ -306,7 +367,6 @@ fn to_value(object: &impl Serialize) -> anyhow::Result<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     pub(super) fn args(pods: &[&str]) -> NotifyArgs {
         NotifyArgs {
@@ -347,6 +407,17 @@ mod tests {
         let long = name_prefix(&"p".repeat(200), "reload");
         assert_eq!(long.len(), 58);
         assert!(long.ends_with("p-"));
+    }
+
+    #[test]
+    fn only_what_was_deleted_is_said_to_be_cancelled() {
+        for ending in [Ending::TimedOut, Ending::Interrupted] {
+            for fate in [Fate::Deleted, Fate::LeftBehind, Fate::GoesOn] {
+                let told = told_of(ending, fate).unwrap();
+                assert_eq!(told.contains("cancel"), fate == Fate::Deleted, "{told}");
+            }
+        }
+        assert_eq!(told_of(Ending::AllFinal, Fate::LeftBehind), None);
     }
 
     #[test]

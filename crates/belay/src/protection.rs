@@ -57,6 +57,11 @@ pub(crate) async fn require(
     let faults = loop {
         match look(client, &printed).await {
             Ok(faults) => break faults,
+            // A server that is busy, or not up yet, has not answered.
+            Err(kube::Error::Api(status)) if status.code == 429 || status.code >= 500 => {
+                warn!(error = %status, "the API server cannot answer now; trying again");
+                tokio::time::sleep(RETRY).await;
+            }
             Err(error @ kube::Error::Api(_)) => {
                 if allowed {
                     warn!(%error, "whether the cluster has Belay's admission policies cannot be read; going on as told");

@@ -12,7 +12,7 @@
 //! half an instance would look healthy and not be.
 
 use std::future::Future;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -105,6 +105,12 @@ pub(crate) async fn agent(global: &Global, args: AgentArgs) -> anyhow::Result<Ex
     let config = connect::config(global).await?;
     let node_address = match args.node_address {
         Some(address) => address,
+        None if args.listen.ip().is_loopback() && !is_here(&config.cluster_url) => {
+            return Err(usage(format!(
+                "the server {} is on another machine and does not reach {}, where the agent would listen: use --listen 0.0.0.0:0, with --node-address IP if the server reaches this node by another address than the one it is reached from",
+                config.cluster_url, args.listen
+            )));
+        }
         None => reachable_address(args.listen.ip(), &config.cluster_url)?,
     };
     let data_dir = place::prepare_data_dir(&args.data_dir)?;
@@ -120,8 +126,7 @@ pub(crate) async fn agent(global: &Global, args: AgentArgs) -> anyhow::Result<Ex
         runtime: chosen.runtime,
         data_dir,
         server_ca_pem: authority,
-        client: kube::Client::try_from(config)
-            .with_context(|| format!("the credentials for {server} cannot be used"))?,
+        client: connect::client(config)?,
         gates: args.gates.feature_gates,
         listen: args.listen,
         max_actions: usize::from(args.max_actions),
@@ -146,23 +151,30 @@ pub(crate) fn token(command: TokenCommand) -> anyhow::Result<Exit> {
         node,
         user,
         groups,
+        server,
         data_dir,
     } = command;
     let data_dir = match data_dir {
         Some(dir) => dir,
         None => place::default_data_dir()?,
     };
-    let kubeconfig = match (node, user) {
-        (Some(node), _) => belay_server::create_node_token(&data_dir, &node)?,
-        (None, Some(user)) => match belay_server::create_user_token(&data_dir, &user, &groups) {
-            Err(error @ ServerError::ReservedUser { .. }) => {
-                return Err(usage(error.to_string()));
+    let url = server.as_ref();
+    let made = match (node, user) {
+        (Some(node), _) => belay_server::create_node_token(&data_dir, &node, url)?,
+        (None, Some(user)) => {
+            match belay_server::create_user_token(&data_dir, &user, &groups, url) {
+                Err(error @ ServerError::ReservedUser { .. }) => {
+                    return Err(usage(error.to_string()));
+                }
+                made => made?,
             }
-            made => made?,
-        },
+        }
         (None, None) => return Err(usage("say for whom: --node NAME or --user NAME")),
     };
-    format::out(&kubeconfig)?;
+    if let Some(note) = &made.note {
+        format::note(&format!("note: {note}"));
+    }
+    format::out(&made.text)?;
     Ok(Exit::Done)
 }
 
@@ -186,6 +198,17 @@ async fn open(
         tls_names,
     };
     Ok(Server::open(config).await?)
+}
+
+/// Whether a server is on this machine: an address of it is one of this machine's, which only those
+/// can be bound.
+fn is_here(server: &http::Uri) -> bool {
+    let host = server.host().unwrap_or_default();
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let port = server.port_u16().unwrap_or(443);
+    (host, port)
+        .to_socket_addrs()
+        .is_ok_and(|mut found| found.any(|found| UdpSocket::bind((found.ip(), 0)).is_ok()))
 }
 
 /// The address under which others reach what listens on `listen`: that address itself, or, when
@@ -427,6 +450,19 @@ mod tests {
                 error.to_string().ends_with("this is a fault in belay"),
                 "{error}"
             );
+        }
+    }
+
+    #[test]
+    fn a_server_is_here_by_any_address_of_this_machine() {
+        for (server, here) in [
+            ("https://127.0.0.1:7443", true),
+            ("https://localhost", true),
+            // Given to nobody (RFC 5737).
+            ("https://192.0.2.1:7443", false),
+            ("https://no-such-host.invalid", false),
+        ] {
+            assert_eq!(is_here(&server.parse().unwrap()), here, "{server}");
         }
     }
 

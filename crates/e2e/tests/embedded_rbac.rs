@@ -202,6 +202,44 @@ async fn who_may_trigger_one_notifier_can_do_that_and_nothing_else() -> anyhow::
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_may_trigger_but_not_watch_is_told_what_is_missing_and_that_it_goes_on()
+-> anyhow::Result<()> {
+    let instance = Instance::shared().await?;
+    let admin = instance.admin().await?;
+    admin.run(&target(instance, "blind")).await?;
+    let rules = json!([
+        {"apiGroups": ["apps.k8s.io"], "resources": ["notifiers"], "resourceNames": ["reload"],
+         "verbs": ["notify"]},
+        {"apiGroups": ["apps.k8s.io"], "resources": ["podnotifications"], "verbs": ["create"]},
+    ]);
+    user(instance, "bob", &rules).await?;
+    let kubeconfig = instance.user_kubeconfig("bob", &[]).await?;
+    let notify = async |more: &[&str]| {
+        tokio::process::Command::new(belay_testkit::binary::belay()?)
+            .args(["notify", "reload", "pod/blind", "--kubeconfig"])
+            .arg(&kubeconfig)
+            .args(more)
+            .kill_on_drop(true)
+            .output()
+            .await
+            .map_err(anyhow::Error::from)
+    };
+    let ran = notify(&[]).await?;
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert_eq!(ran.status.code(), Some(1), "{said}");
+    for words in ["list and watch", "go on", "--no-wait"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    let ran = notify(&["--no-wait"]).await?;
+    assert_eq!(ran.status.code(), Some(0));
+    eventually("both to have run", async || {
+        let text = fs::read_to_string(instance.file("blind-reload")).unwrap_or_default();
+        Ok((text.lines().count() == 2).then_some(()))
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn rights_end_when_their_binding_is_deleted_and_tokens_when_they_are_replaced()
 -> anyhow::Result<()> {
     let instance = Instance::shared().await?;

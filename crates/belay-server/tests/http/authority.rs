@@ -94,7 +94,9 @@ async fn the_admin_kubeconfig_works_and_is_private() {
 async fn a_node_token_made_beside_the_server_is_a_node_and_no_more() {
     let h = Harness::start().await;
     let _serving = serve(&h);
-    let text = belay_server::create_node_token(h.dir.path(), "n1").unwrap();
+    let text = belay_server::create_node_token(h.dir.path(), "n1", None)
+        .unwrap()
+        .text;
     let kubeconfig = kube::config::Kubeconfig::from_yaml(&text).unwrap();
     let options = kube::config::KubeConfigOptions::default();
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options)

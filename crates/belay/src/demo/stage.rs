@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail, ensure};
 use kube::Client;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use super::processes::{self, MARK};
+use crate::connect;
 
 /// How long an instance may take to be ready, or to stop.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -157,10 +157,7 @@ impl Stage {
 
     /// A client for what a user would do with kubectl.
     pub(super) async fn client(&self) -> anyhow::Result<Client> {
-        let kubeconfig = Kubeconfig::read_from(self.kubeconfig())?;
-        let options = KubeConfigOptions::default();
-        let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await?;
-        Ok(Client::try_from(config)?)
+        connect::client(connect::read(&self.kubeconfig()).await?)
     }
 
     /// The end of the instance's log.

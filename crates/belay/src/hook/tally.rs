@@ -1,13 +1,16 @@
 //! What is known of one hook, and what of that is news. Pure.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use belay_api::hook::{ContainerExecutionHookStatus, ExecutionHook, ExecutionHookStatus};
+use belay_api::hook::{
+    ContainerExecutionHookStatus, ExecutionHook, ExecutionHookStatus, HookError, HookErrorType,
+};
 use kube::ResourceExt as _;
 use kube::runtime::watcher::Event;
 
-use super::report;
-use crate::follow::Followed;
+use super::report::{self, Outputs};
+use crate::follow::{CONTROLLER, Followed};
 
 /// The hook as it was last seen.
 #[derive(Debug)]
@@ -51,6 +54,33 @@ impl Tally {
         self.deleted && self.hook.succeeded().is_none()
     }
 
+    /// Takes over what the podactions tell of containers that the hook told nothing final of, which
+    /// it no longer does once it is deleted. `at_rest`: nothing of it runs any more, so what had begun
+    /// and is not known to have ended was killed.
+    pub(super) fn settle(&mut self, outputs: &Outputs<'_>, at_rest: bool) {
+        let status = self.hook.status.iter_mut();
+        let rows = status.flat_map(|status| &mut status.hook_statuses);
+        for row in rows.filter(|row| row.succeed.is_none()) {
+            let key = (row.pod_name.as_str(), row.container_name.as_str());
+            let known = outputs.get(&key);
+            if let Some(known) = known.filter(|known| known.succeed.is_some()) {
+                row.succeed = known.succeed;
+                row.error.clone_from(&known.error);
+                row.attempts = known.attempts.or(row.attempts);
+                row.exit_code = known.exit_code;
+                continue;
+            }
+            let begun = known.is_some_and(|known| known.start_time.is_some());
+            if at_rest && (begun || row.timestamp.is_some()) {
+                row.succeed = Some(false);
+                row.error = Some(HookError::new(
+                    HookErrorType::Cancelled,
+                    "the hook was deleted",
+                ));
+            }
+        }
+    }
+
     fn containers(&self) -> &[ContainerExecutionHookStatus] {
         let status = self.hook.status.as_ref();
         status
@@ -61,6 +91,11 @@ impl Tally {
 
 impl Followed for Tally {
     type Event = Event<ExecutionHook>;
+    const UNHEARD: &'static str = CONTROLLER;
+
+    fn is_heard(event: &Event<ExecutionHook>) -> bool {
+        !matches!(event, Event::Init)
+    }
 
     fn observe(&mut self, event: Event<ExecutionHook>) {
         match event {
@@ -94,12 +129,20 @@ impl Followed for Tally {
             containers.iter().filter(|one| of(one)).count()
         };
         let open = |one: &ContainerExecutionHookStatus| one.succeed.is_none();
+        let cancelled = |one: &ContainerExecutionHookStatus| {
+            let type_ = one.error.as_ref().map(|error| error.error_type);
+            one.succeed == Some(false) && type_ == Some(HookErrorType::Cancelled)
+        };
         let mut parts = vec![format!(
             "{} succeeded",
             count(&|one| one.succeed == Some(true))
         )];
         for (number, what) in [
-            (count(&|one| one.succeed == Some(false)), "failed"),
+            (
+                count(&|one| one.succeed == Some(false) && !cancelled(one)),
+                "failed",
+            ),
+            (count(&cancelled), "cancelled"),
             (
                 count(&|one| open(one) && one.error.is_some()),
                 "trying again",
@@ -120,7 +163,7 @@ impl Followed for Tally {
         format!("{} of {} containers", parts.join(", "), containers.len())
     }
 
-    fn take_failures(&mut self) -> Vec<String> {
+    fn take_news(&mut self, _elapsed: Duration) -> Vec<String> {
         let status = self.status();
         let failed = status.hook_statuses.iter();
         failed
@@ -137,6 +180,7 @@ impl Followed for Tally {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use belay_api::hook::PodAction;
     use serde_json::{Value, json};
 
     pub(in crate::hook) fn hook(status: &Value) -> ExecutionHook {
@@ -174,10 +218,40 @@ pub(super) mod tests {
             "1 succeeded, 1 failed, 1 trying again, 1 running, 1 not started of 5 containers"
         );
         assert_eq!(
-            tally.take_failures(),
+            tally.take_news(Duration::ZERO),
             ["b/c: ExecutionFailwithError: exit code 3"]
         );
-        assert!(tally.take_failures().is_empty());
+        assert!(tally.take_news(Duration::ZERO).is_empty());
+    }
+
+    #[test]
+    fn what_was_killed_with_a_deleted_hook_is_not_said_to_run() {
+        let rows = ["ended", "killed", "waiting"].map(
+            |pod| json!({"podName": pod, "containerName": "c", "timestamp": (pod != "waiting").then_some(1)}),
+        );
+        let status = json!({"startTime": "2026-01-01T00:00:00Z", "hookStatuses": rows});
+        let action: PodAction = serde_json::from_value(json!({
+            "apiVersion": "apps.k8s.io/v1alpha1", "kind": "PodAction", "metadata": {},
+            "spec": {"hook": {"name": "h", "uid": "u"}, "podName": "ended", "podUID": "p",
+                "nodeName": "n", "containers": ["c"], "action": {}, "actionTimeoutSeconds": 1,
+                "deadlineSeconds": 1},
+            "status": {"containers": [{"name": "c", "succeed": true, "exitCode": 0}]},
+        }))
+        .unwrap();
+        for (at_rest, summary) in [
+            (
+                false,
+                "1 succeeded, 1 running, 1 not started of 3 containers",
+            ),
+            (
+                true,
+                "1 succeeded, 1 cancelled, 1 not started of 3 containers",
+            ),
+        ] {
+            let mut tally = Tally::new(hook(&status));
+            tally.settle(&report::outputs(std::slice::from_ref(&action)), at_rest);
+            assert_eq!(tally.summary(), summary);
+        }
     }
 
     #[test]

@@ -9,6 +9,9 @@ use kube::ResourceExt as _;
 use kube::runtime::watcher::Event;
 use serde_json::Value;
 
+use crate::follow::Followed;
+use crate::table::printable;
+
 /// One target and what became of it.
 #[derive(Debug)]
 pub(super) struct Entry {
@@ -51,42 +54,12 @@ impl Board {
 
     /// The server refused to.
     pub(super) fn refused(&mut self, pod: String, error: anyhow::Error) {
-        self.news.push(format!("{pod}: refused"));
+        let why = printable(&format!("{error:#}"));
+        self.news.push(format!("{pod}: refused: {why}"));
         self.entries.push(Entry {
             pod,
             standing: Standing::Refused(error),
         });
-    }
-
-    /// A watch event.
-    pub(super) fn observe(&mut self, event: Event<PodNotification>) {
-        match event {
-            Event::Init => self.listed.clear(),
-            Event::InitApply(object) => {
-                self.listed.push(object.name_any());
-                self.update(&object);
-            }
-            Event::InitDone => {
-                let listed = std::mem::take(&mut self.listed);
-                let missing: Vec<usize> = self
-                    .by_name
-                    .iter()
-                    .filter(|(name, _)| !listed.contains(name))
-                    .map(|(_, index)| *index)
-                    .collect();
-                for index in missing {
-                    self.gone(index);
-                }
-            }
-            Event::Apply(object) => self.update(&object),
-            Event::Delete(object) => {
-                if let Some(index) = self.by_name.get(&object.name_any()).copied() {
-                    // The last state may be in the deletion only.
-                    self.update(&object);
-                    self.gone(index);
-                }
-            }
-        }
     }
 
     fn update(&mut self, object: &PodNotification) {
@@ -131,14 +104,6 @@ impl Board {
             ));
             entry.standing = Standing::Gone(object.clone());
         }
-    }
-
-    /// What has happened since the last call, with the time since the start.
-    pub(super) fn take_news(&mut self, elapsed: Duration) -> Vec<String> {
-        std::mem::take(&mut self.news)
-            .into_iter()
-            .map(|line| format!("+{:.3}s  {line}", elapsed.as_secs_f64()))
-            .collect()
     }
 
     /// How many have not ended yet.
@@ -199,6 +164,65 @@ impl Board {
             .iter()
             .filter_map(Entry::object)
             .map(super::to_value)
+            .collect()
+    }
+}
+
+impl Followed for Board {
+    type Event = Event<PodNotification>;
+    const UNHEARD: &'static str = "does the agent of the pod's node run, and on a cluster the controller? (`belay get nodes`)";
+
+    fn is_heard(event: &Event<PodNotification>) -> bool {
+        !matches!(event, Event::Init)
+    }
+
+    fn observe(&mut self, event: Event<PodNotification>) {
+        match event {
+            Event::Init => self.listed.clear(),
+            Event::InitApply(object) => {
+                self.listed.push(object.name_any());
+                self.update(&object);
+            }
+            Event::InitDone => {
+                let listed = std::mem::take(&mut self.listed);
+                let missing: Vec<usize> = self
+                    .by_name
+                    .iter()
+                    .filter(|(name, _)| !listed.contains(name))
+                    .map(|(_, index)| *index)
+                    .collect();
+                for index in missing {
+                    self.gone(index);
+                }
+            }
+            Event::Apply(object) => self.update(&object),
+            Event::Delete(object) => {
+                if let Some(index) = self.by_name.get(&object.name_any()).copied() {
+                    // The last state may be in the deletion only.
+                    self.update(&object);
+                    self.gone(index);
+                }
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.pending() == 0
+    }
+
+    fn acknowledged(&self) -> bool {
+        let mut known = self.entries.iter().filter_map(Entry::object);
+        known.any(|object| claim(object).is_some() || object.state().is_final())
+    }
+
+    fn summary(&self) -> String {
+        String::new()
+    }
+
+    fn take_news(&mut self, elapsed: Duration) -> Vec<String> {
+        std::mem::take(&mut self.news)
+            .into_iter()
+            .map(|line| format!("+{:.3}s  {line}", elapsed.as_secs_f64()))
             .collect()
     }
 }
@@ -310,6 +334,24 @@ pub(super) mod tests {
         board.observe(Event::Delete(object("a", &done())));
         assert_eq!(board.pending(), 0);
         assert!(matches!(board.entries()[0].standing, Standing::There(_)));
+    }
+
+    #[test]
+    fn it_is_acknowledged_when_somebody_has_begun_with_one() {
+        let mut board = Board::default();
+        for name in ["a", "b"] {
+            board.created(name.into(), object(name, &json!({"state": "New"})));
+        }
+        assert!(!board.acknowledged());
+        board.observe(Event::Apply(object("b", &claimed())));
+        assert!(board.acknowledged());
+    }
+
+    #[test]
+    fn why_one_was_refused_is_told_whatever_is_printed_later() {
+        let mut board = Board::default();
+        board.refused("web".into(), anyhow::anyhow!("no\u{1b}[31m right"));
+        assert_eq!(news(&mut board), ["web: refused: no\u{fffd}[31m right"]);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! **Invariant:** what this command created is deleted when it ends, however it ends short of being
-//! killed, unless it was told to keep it.
+//! killed, unless it was told to keep it or may not watch it. What it could not delete it names.
 
 mod groups;
 mod tally;
@@ -28,7 +28,7 @@ use super::{name_prefix, preview};
 use crate::cli::{Global, NotifyArgs};
 use crate::connect::{Connection, connect};
 use crate::exit::{Exit, usage};
-use crate::follow::{self, CANCELLING, Ending, Follow, Followed as _};
+use crate::follow::{self, CANCELLING, CLEANING, Contact, Ending, Follow, Followed as _, Lost};
 use crate::format::{self, Format};
 use crate::signals::Interrupts;
 use tally::{Tally, Told};
@@ -59,13 +59,16 @@ pub(super) async fn run(
     let api: Api<Notification> = Api::namespaced(connection.client.clone(), &connection.namespace);
     let draft = draft(args, &wish);
     let params = PostParams::default();
-    let created = tokio::select! {
-        created = api.create(&params, &draft) => created,
-        () = interrupts.received() => return Err(anyhow::anyhow!(
-            "interrupted before {} answered; if it took the request all the same, `belay get ntf` shows it and `kubectl delete ntf NAME` cancels it",
-            connection.server
-        )),
-    };
+    let started = Instant::now();
+    let create = api.create(&params, &draft);
+    let created = interrupts.unless(follow::limit(args.timeout), create).await;
+    let created = created.map_err(|cut| {
+        let namespace = &connection.namespace;
+        anyhow::anyhow!(
+            "{}; if it took the request all the same, `belay get ntf -n {namespace}` shows it and `kubectl delete ntf NAME -n {namespace}` cancels it",
+            cut.told(&connection.server)
+        )
+    })?;
     let created = created.map_err(|error| connection.explain(error))?;
     let name = created.name_any();
     if args.no_wait {
@@ -84,6 +87,7 @@ pub(super) async fn run(
         tally: Tally::new(created),
         interrupts,
         api,
+        started,
     };
     let ending = request.wait().await;
     let cleaned = request.finish(ending).await;
@@ -104,7 +108,7 @@ pub(super) async fn run(
     }
     Ok(match ending {
         Ending::AllFinal => groups::exit(tally),
-        Ending::TimedOut | Ending::Interrupted => Exit::Failed,
+        Ending::TimedOut | Ending::Interrupted | Ending::Unseen => Exit::Failed,
     })
 }
 
@@ -164,6 +168,7 @@ struct Request<'a> {
     watched: Events<PodNotification>,
     tally: Tally,
     interrupts: Interrupts,
+    started: Instant,
 }
 
 type Events<K> = BoxStream<'static, watcher::Result<Event<K>>>;
@@ -181,11 +186,28 @@ impl Request<'_> {
         let own = watcher(self.api.clone(), watcher::Config::default().fields(&own))
             .default_backoff()
             .map_ok(Told::Own);
-        let children = (&mut self.watched).map_ok(Told::Child);
+        let (connection, mut contact) = (self.connection, Contact::default());
+        // Not to be told of single pods is no reason to give up: the Notification counts them.
+        let children = (&mut self.watched).map(move |event| match event {
+            Ok(event) => {
+                if !matches!(event, Event::Init) {
+                    contact.heard();
+                }
+                Ok(Told::Child(event))
+            }
+            Err(error) => match contact.lost(&error) {
+                Lost::Refused(status) => {
+                    let why = connection.explain(kube::Error::Api(status));
+                    Ok(Told::Unseen(format!("{why:#}")))
+                }
+                Lost::Away | Lost::Still => Err(error),
+            },
+        });
         let follow = Follow {
             connection: self.connection,
             interrupts: &self.interrupts,
             timeout: self.args.timeout,
+            started: self.started,
         };
         let events = futures::stream::select(own, children);
         follow.until_over(&mut self.tally, events).await
@@ -193,46 +215,61 @@ impl Request<'_> {
 
     /// Brings the tally to its end, and deletes what was created unless it is to be kept.
     async fn finish(&mut self, ending: Ending) -> anyhow::Result<()> {
-        if ending == Ending::AllFinal {
-            // The watch of the children may be behind that of their Notification.
-            let (api, label) = self.children();
-            match api.list(&ListParams::default().labels(&label)).await {
-                Ok(list) => {
-                    for child in list {
-                        self.tally.child(Event::Apply(child));
-                    }
-                }
-                Err(error) => format::note(&format!(
-                    "the results may not be complete: {:#}",
-                    self.connection.explain(error)
-                )),
+        let (why, name, namespace) = (ending.why(), self.tally.name(), &self.connection.namespace);
+        let cancels = format!("`kubectl delete ntf {name} -n {namespace}` cancels it");
+        match ending {
+            Ending::AllFinal => self.complete().await,
+            Ending::Unseen => {
+                format::note(&format!(
+                    "ntf/{name} was created and goes on; {cancels}. To wait for it takes the verbs list and watch on notifications.{} in namespace {namespace}; --no-wait takes neither",
+                    belay_api::GROUP
+                ));
+                return Ok(());
+            }
+            Ending::TimedOut | Ending::Interrupted if self.args.keep => format::note(&format!(
+                "{why}: ntf/{name} is kept and goes on; {}. {cancels}",
+                self.tally.summary()
+            )),
+            Ending::TimedOut | Ending::Interrupted => {
+                format::note(&format!("{why}: {}; cancelling", self.tally.summary()));
             }
         }
-        let why = ending.why();
         if self.args.keep {
-            if ending != Ending::AllFinal {
-                let name = self.tally.name();
-                format::note(&format!(
-                    "{why}: ntf/{name} is kept and goes on; {}. `kubectl delete ntf {name}` cancels it",
-                    self.tally.summary()
-                ));
-            }
             return Ok(());
         }
-        if ending != Ending::AllFinal {
-            format::note(&format!("{why}: {}; cancelling", self.tally.summary()));
-        }
         // A second Ctrl-C ends the cleaning up too.
-        let deleted = tokio::select! {
-            deleted = self.delete() => deleted,
-            () = self.interrupts.received() => Err(anyhow::anyhow!(
-                "not cleaned up; `kubectl delete ntf {}` cancels it", self.tally.name()
-            )),
-        };
+        let deleted = self.interrupts.unless(Some(CLEANING), self.delete()).await;
+        let deleted = deleted.unwrap_or_else(|cut| {
+            Err(anyhow::anyhow!(
+                "{}; {cancels}",
+                cut.told(&self.connection.server)
+            ))
+        });
         if ending != Ending::AllFinal && deleted.is_ok() {
             self.cancelled().await;
         }
         deleted
+    }
+
+    /// Reads the children once more: their watch may be behind that of their Notification.
+    async fn complete(&mut self) {
+        if self.tally.only_counted() {
+            return;
+        }
+        let (api, label) = self.children();
+        let params = ListParams::default().labels(&label);
+        let list = api.list(&params);
+        let why = match self.interrupts.unless(Some(CLEANING), list).await {
+            Ok(Ok(list)) => {
+                for child in list {
+                    self.tally.child(Event::Apply(child));
+                }
+                return;
+            }
+            Ok(Err(error)) => format!("{:#}", self.connection.explain(error)),
+            Err(cut) => cut.told(&self.connection.server),
+        };
+        format::note(&format!("the results may not be complete: {why}"));
     }
 
     async fn delete(&self) -> anyhow::Result<()> {
@@ -245,33 +282,47 @@ impl Request<'_> {
     async fn cancelled(&mut self) {
         let (api, label) = self.children();
         let params = ListParams::default().labels(&label);
+        let (name, namespace) = (self.tally.name(), self.connection.namespace.clone());
+        let unknown = format!(
+            "ntf/{name} is deleted, but not every handler is known to be dead yet; `belay get pn -l {label} -n {namespace}` shows what is left"
+        );
         let until = Instant::now() + CANCELLING;
         let mut over: Option<Instant> = None;
         let mut look = tokio::time::interval(Duration::from_millis(200));
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
+            let left = until.saturating_duration_since(Instant::now());
             tokio::select! {
                 event = self.watched.next() => {
                     if let Some(Ok(event)) = event {
                         self.tally.child(event);
                     }
                 }
-                _ = look.tick() => {
-                    if over.is_none()
-                        && let Ok(list) = api.list(&params).await
-                    {
-                        let running = list.items.iter().any(|child| !child.state().is_final());
-                        for child in list.items {
-                            self.tally.child(Event::Apply(child));
+                _ = look.tick(), if over.is_none() => {
+                    let list = api.list(&params);
+                    match self.interrupts.unless(Some(left), list).await {
+                        Ok(Ok(list)) => {
+                            let running = list.items.iter().any(|child| !child.state().is_final());
+                            for child in list.items {
+                                self.tally.child(Event::Apply(child));
+                            }
+                            over = (!running).then(Instant::now);
                         }
-                        over = (!running).then(Instant::now);
+                        Ok(Err(kube::Error::Api(status))) if follow::is_refusal(&status) => {
+                            let why = self.connection.explain(kube::Error::Api(status));
+                            return format::note(&format!(
+                                "ntf/{name} is deleted, which kills what runs; whether all of it is dead cannot be seen: {why:#}"
+                            ));
+                        }
+                        Ok(Err(error)) => tracing::debug!(%error, "cannot be listed"),
+                        Err(_) => return format::note(&unknown),
                     }
                 }
-                () = self.interrupts.received() => return,
+                () = tokio::time::sleep(CATCHING_UP), if over.is_some() => {}
+                () = self.interrupts.received() => return format::note(&unknown),
             }
-            let name = self.tally.name();
             if let Some(over) = over
-                && (self.tally.unsettled() == 0 || over.elapsed() > CATCHING_UP)
+                && (self.tally.unsettled() == 0 || over.elapsed() >= CATCHING_UP)
             {
                 self.tally.none_is_left();
                 let had = self.tally.summary();
@@ -279,10 +330,8 @@ impl Request<'_> {
                     "cancelled: ntf/{name} is deleted and nothing of it runs any more; {had}"
                 ));
             }
-            if over.is_none() && Instant::now() >= until {
-                return format::note(&format!(
-                    "ntf/{name} is deleted, but not every handler is known to be dead yet; `belay get pn -l {label}` shows what is left"
-                ));
+            if over.is_none() && left.is_zero() {
+                return format::note(&unknown);
             }
         }
     }

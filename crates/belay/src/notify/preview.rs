@@ -10,7 +10,7 @@ use crate::cli::NotifyArgs;
 use crate::connect::Connection;
 use crate::exit::Exit;
 use crate::format::{self, Format};
-use crate::table::Table;
+use crate::table::{Table, printable};
 
 /// Looks at the pods that are named; creates nothing.
 pub(super) async fn of_pods(
@@ -112,7 +112,8 @@ async fn tell(
         Some(Format::Wide) | None => {
             format::out(&preview.table().to_string())?;
             for note in &preview.notes {
-                format::note(note);
+                // What a pod's author wrote is in some of them.
+                format::note(&printable(note));
             }
             for right in &missing {
                 format::note(&right.told(&connection.namespace));

@@ -254,3 +254,30 @@ async fn a_server_without_policies_is_the_embedded_one_or_refused() {
             .unwrap();
     }
 }
+
+#[tokio::test]
+async fn a_server_that_is_busy_or_not_up_yet_is_asked_again() {
+    for code in [429, 503] {
+        let inner = server(&[("/version", version("v1.36.0+belay-0.1.0"))]);
+        let asked = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let first = asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0;
+            let inner = inner.clone();
+            async move {
+                if first {
+                    let body = json!({"kind": "Status", "status": "Failure", "code": code,
+                        "reason": "x", "message": "not now"});
+                    let body = Body::from(body.to_string().into_bytes());
+                    return Ok(Response::builder().status(code).body(body).unwrap());
+                }
+                inner.send(request).await
+            }
+        });
+        let args = ClusterArgs {
+            lease_namespace: NAMESPACE.to_owned(),
+            allow_unprotected_triggers: false,
+        };
+        let client = Client::new(service, "default");
+        require(&client, &args, Executor::Agent).await.unwrap();
+    }
+}

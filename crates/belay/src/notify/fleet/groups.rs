@@ -79,6 +79,21 @@ fn summary(tally: &Tally) -> Table {
         "NOT DECLARED",
         "NOT NOTIFIED",
     ]);
+    if tally.only_counted() {
+        let (targets, succeeded, failed) = tally.counted();
+        let rest = targets.saturating_sub(succeeded + failed);
+        // Whether one that succeeded had anything to do, and whether the rest was asked, is not counted.
+        let unknown = || "-".to_owned();
+        table.row([
+            targets.to_string(),
+            succeeded.to_string(),
+            failed.to_string(),
+            rest.to_string(),
+            unknown(),
+            unknown(),
+        ]);
+        return table;
+    }
     table.row(
         [
             tally.targets(),
@@ -196,7 +211,11 @@ pub(super) fn notes(tally: &Tally, selector: &str, namespace: &str) -> Vec<Strin
 
 /// The exit code: 1 if anything failed, 3 if nothing matched or nobody declares the notifier.
 pub(super) fn exit(tally: &Tally) -> Exit {
-    let ran = tally.children().any(|child| !report::found_nothing(child));
+    let ran = match tally.children().next() {
+        Some(_) => tally.children().any(|child| !report::found_nothing(child)),
+        // Who may not see them is told by the counts alone.
+        None => tally.targets() > 0,
+    };
     match tally.status().state {
         State::Succeeded if ran => Exit::Done,
         State::Succeeded => Exit::Nothing,
@@ -210,6 +229,7 @@ mod tests {
     use super::*;
     use kube::runtime::watcher::Event;
     use serde_json::{Value, json};
+    use std::time::Duration;
 
     fn succeeded(output: &str) -> Value {
         json!({"state": "Succeeded", "containers": [
@@ -313,6 +333,28 @@ MATCHED  SUCCEEDED  FAILED  NO RESULT  NOT DECLARED  NOT NOTIFIED
         assert!(name(&names, false).ends_with("p07 and 12 more (-o wide names all)"));
         assert!(name(&names, true).ends_with("p18, p19"));
         assert!(name(&names[..9], false).ends_with("p08"));
+    }
+
+    #[test]
+    fn who_may_not_see_single_pods_is_told_the_counts() {
+        let status = json!({"state": "Succeeded", "targetCount": 3, "succeededCount": 3,
+            "startTime": "2026-01-01T00:00:00Z"});
+        let mut tally = Tally::new(notification(&status));
+        assert_eq!(exit(&tally), Exit::Done);
+        tally.unseen("no".into());
+        tally.unseen("no".into());
+        assert_eq!(tally.take_news(Duration::ZERO).len(), 1);
+        assert_eq!(tally.summary(), "3 succeeded, 0 failed of 3 pods");
+        assert_eq!(
+            render(&tally, false),
+            "\
+MATCHED  SUCCEEDED  FAILED  NO RESULT  NOT DECLARED  NOT NOTIFIED
+3        3          0       0          -             -
+"
+        );
+        assert_eq!(exit(&tally), Exit::Done);
+        tally.child(Event::Apply(child("a", &json!({"state": "Succeeded"}))));
+        assert_eq!(exit(&tally), Exit::Nothing);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What is known of one Notification and its children, and how that is told on the way.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use belay_api::fanout::{Notification, NotificationStatus};
 use belay_api::notification::{ErrorType, PodNotification, State};
@@ -8,7 +9,7 @@ use kube::ResourceExt as _;
 use kube::runtime::watcher::Event;
 use serde_json::Value;
 
-use crate::follow::Followed;
+use crate::follow::{CONTROLLER, Followed};
 use crate::notify::report;
 
 /// The Notification and its children as they were last seen.
@@ -22,7 +23,9 @@ pub(super) struct Tally {
     succeeded: usize,
     failed: usize,
     cancelled: usize,
-    failures: Vec<String>,
+    news: Vec<String>,
+    /// Why the children cannot be seen.
+    unseen: Option<String>,
     /// Whether the list that the watch began with, or began anew with, has had it.
     listed: bool,
     deleted: bool,
@@ -37,7 +40,8 @@ impl Tally {
             succeeded: 0,
             failed: 0,
             cancelled: 0,
-            failures: Vec::new(),
+            news: Vec::new(),
+            unseen: None,
             listed: false,
             deleted: false,
         }
@@ -91,8 +95,26 @@ impl Tally {
         }
     }
 
+    /// The server does not tell of the children.
+    pub(super) fn unseen(&mut self, why: String) {
+        if self.unseen.is_none() {
+            self.news.push(format!(
+                "what becomes of single pods cannot be seen, only how many succeed and fail: {why}"
+            ));
+            self.unseen = Some(why);
+        }
+    }
+
+    /// Whether all that is known of the pods is what the Notification counts.
+    pub(super) fn only_counted(&self) -> bool {
+        self.children.is_empty() && self.unseen.is_some()
+    }
+
     /// What the watch tells of a child. One that is gone stays as it was.
     pub(super) fn child(&mut self, event: Event<PodNotification>) {
+        if !matches!(event, Event::Init) {
+            self.unseen = None;
+        }
         let is_gone = matches!(event, Event::Delete(_));
         let (Event::Apply(object) | Event::InitApply(object) | Event::Delete(object)) = event
         else {
@@ -113,7 +135,7 @@ impl Tally {
             State::Failed if was_cancelled(&object) => self.cancelled += 1,
             State::Failed => {
                 self.failed += 1;
-                self.failures
+                self.news
                     .push(format!("{}: {}", key.0, report::failure(&object)));
             }
         }
@@ -142,8 +164,18 @@ impl Tally {
     }
 
     pub(super) fn targets(&self) -> usize {
-        let targets = self.notification.status.as_ref().map(|s| s.target_count);
-        usize::try_from(targets.unwrap_or(0)).unwrap_or(0)
+        self.counted().0
+    }
+
+    /// Pods, those that succeeded and those that failed, as the Notification counts them.
+    pub(super) fn counted(&self) -> (usize, usize, usize) {
+        let number = |count: i32| usize::try_from(count).unwrap_or(0);
+        let status = self.status();
+        (
+            number(status.target_count),
+            number(status.succeeded_count),
+            number(status.failed_count),
+        )
     }
 
     /// Pods whose turn has not come, or had not when it was cancelled.
@@ -181,15 +213,23 @@ fn was_cancelled(child: &PodNotification) -> bool {
 pub(super) enum Told {
     Own(Event<Notification>),
     Child(Event<PodNotification>),
+    /// Of the children it does not tell, for this reason.
+    Unseen(String),
 }
 
 impl Followed for Tally {
     type Event = Told;
+    const UNHEARD: &'static str = CONTROLLER;
+
+    fn is_heard(event: &Told) -> bool {
+        !matches!(event, Told::Own(Event::Init) | Told::Child(Event::Init))
+    }
 
     fn observe(&mut self, event: Told) {
         match event {
             Told::Own(event) => self.own(event),
             Told::Child(event) => self.child(event),
+            Told::Unseen(why) => self.unseen(why),
         }
     }
 
@@ -204,6 +244,10 @@ impl Followed for Tally {
 
     /// The counts in words.
     fn summary(&self) -> String {
+        if self.only_counted() {
+            let (targets, succeeded, failed) = self.counted();
+            return format!("{succeeded} succeeded, {failed} failed of {targets} pods");
+        }
         let ended = self.succeeded + self.failed + self.cancelled;
         let nothing = self.children().filter(|child| self.came_to_nothing(child));
         let running = self.unsettled();
@@ -223,8 +267,8 @@ impl Followed for Tally {
         format!("{} of {} pods", parts.join(", "), self.targets())
     }
 
-    fn take_failures(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.failures)
+    fn take_news(&mut self, _elapsed: Duration) -> Vec<String> {
+        std::mem::take(&mut self.news)
     }
 }
 
@@ -273,7 +317,7 @@ pub(super) mod tests {
             tally.summary(),
             "1 succeeded, 1 failed, 2 not notified of 4 pods"
         );
-        assert_eq!(tally.take_failures(), ["b: Expired: late"]);
+        assert_eq!(tally.take_news(Duration::ZERO), ["b: Expired: late"]);
     }
 
     #[test]
@@ -298,7 +342,10 @@ pub(super) mod tests {
             tally.summary(),
             "0 succeeded, 1 cancelled, 1 without a result, 2 not notified of 4 pods"
         );
-        assert!(tally.take_failures().is_empty(), "somebody asked for it");
+        assert!(
+            tally.take_news(Duration::ZERO).is_empty(),
+            "somebody asked for it"
+        );
     }
 
     #[test]
