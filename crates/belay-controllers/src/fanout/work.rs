@@ -40,6 +40,10 @@ pub(super) enum Creation {
     /// what can reach nobody.
     There(Option<Outcome>),
     Refused(String),
+    /// The server did not say, and it is not there.
+    Unanswered(String),
+    /// There is something else of its name, which this names.
+    Taken(String),
 }
 
 /// What came of a write of the status.
@@ -145,10 +149,10 @@ async fn look(
                 });
                 return match ours {
                     Some(found) => Creation::There(found.outcome),
-                    None => Creation::Refused(format!("podnotification {name} is somebody else's")),
+                    None => Creation::Taken(name),
                 };
             }
-            Ok(None) => return Creation::Refused("the server did not answer".to_owned()),
+            Ok(None) => return Creation::Unanswered("the server did not answer".to_owned()),
             Err(error) => {
                 debug!(name, %error, "cannot look whether the child is there");
                 tokio::time::sleep(RETRY).await;
