@@ -26,6 +26,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use belay_api::gates::{Feature, FeatureGates};
 use belay_api::hook::PodAction;
+use belay_api::lenient::Lenient;
 use belay_api::notification::PodNotification;
 use belay_api::pod::{NOTIFIERS_ANNOTATION, NotifiersByContainer, Pod, parse_annotation};
 use belay_core::delivery::Verdict;
@@ -175,8 +176,9 @@ impl Lookup for Beside {
             Some(copy) => Some(copy),
             // The watch may not have brought it yet.
             None => {
-                let api: Api<Pod> = Api::namespaced(self.client.clone(), &about.namespace);
+                let api: Api<Lenient<Pod>> = Api::namespaced(self.client.clone(), &about.namespace);
                 let pod = api.get_opt(&about.pod_name).await;
+                let pod = pod.and_then(|pod| Ok(pod.map(Lenient::read).transpose()?));
                 pod.map_err(|error| failed(&error))?
                     .filter(|pod| pod.uid() == uid)
                     .map(|pod| ApiCopy::of(&pod))

@@ -52,6 +52,7 @@ mod reconnect;
 mod sessions;
 #[cfg(test)]
 mod testing;
+mod watching;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};

@@ -26,9 +26,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use futures::stream::StreamExt as _;
-use kube::Api;
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::watcher::{self, Event};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -39,7 +37,7 @@ pub(crate) use errand::Errand;
 
 use crate::context::Context;
 use crate::journal::Started;
-use crate::reconnect::Reconnect;
+use crate::watching::watch_all;
 
 /// Delivers everything of a kind until `shutdown`.
 pub(crate) async fn run<E: Errand>(context: Arc<Context>, shutdown: CancellationToken) {
@@ -55,12 +53,11 @@ pub(crate) async fn run<E: Errand>(context: Arc<Context>, shutdown: Cancellation
         listing: HashSet::new(),
         shutdown: shutdown.clone(),
     };
-    let api: Api<E> = Api::all(context.client.clone());
     let mut config = watcher::Config::default();
     if let Some(node) = &context.node {
         config = config.fields(&format!("{}={node}", E::NODE_FIELD));
     }
-    let mut events = std::pin::pin!(watcher(api, config).backoff(Reconnect::default()));
+    let mut events = std::pin::pin!(watch_all::<E>(&context.client, config));
     // Whether it has been told that they are not served.
     let mut missing = false;
     loop {

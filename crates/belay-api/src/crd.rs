@@ -49,6 +49,12 @@ fn complete(schema: &mut JSONSchemaProps) {
     // Without `nullable` a server prunes nulls. With it they would be kept, and `has()` in a CEL
     // rule would take them for values.
     schema.nullable = None;
+    // Servers of Kubernetes 1.32 to 1.35 drop the format, and would take a number that no reader can
+    // hold.
+    if schema.format.as_deref() == Some("int32") {
+        schema.minimum.get_or_insert(f64::from(i32::MIN));
+        schema.maximum.get_or_insert(f64::from(i32::MAX));
+    }
     // The type says nothing of its values. All that are numbers or names here are ports.
     if schema.x_kubernetes_int_or_string == Some(true) {
         schema.minimum = Some(1.0);

@@ -16,6 +16,7 @@ pub mod fanout;
 pub mod field;
 pub mod gates;
 pub mod hook;
+pub mod lenient;
 pub mod metadata;
 pub mod notification;
 pub mod pod;

@@ -7,6 +7,35 @@
 use std::path::PathBuf;
 
 use belay_api::crd::crds;
+use serde_json::Value;
+
+/// Some servers drop the format, and with it the bounds that it implies.
+#[test]
+fn every_number_of_32_bits_has_bounds() {
+    fn unbounded(schema: &Value, path: &str, found: &mut Vec<String>) {
+        if schema["format"] == "int32"
+            && (schema["minimum"].is_null() || schema["maximum"].is_null())
+        {
+            found.push(path.to_owned());
+        }
+        match schema {
+            Value::Object(fields) => fields
+                .iter()
+                .for_each(|(name, field)| unbounded(field, &format!("{path}.{name}"), found)),
+            Value::Array(items) => items.iter().for_each(|item| unbounded(item, path, found)),
+            _ => {}
+        }
+    }
+    let mut found = Vec::new();
+    for crd in crds() {
+        unbounded(
+            &serde_json::to_value(&crd).unwrap(),
+            &crd.spec.names.kind,
+            &mut found,
+        );
+    }
+    assert!(found.is_empty(), "{found:?}");
+}
 
 /// The file that `belay crds` is compared with. Written anew with
 /// `UPDATE_GOLDEN=1 cargo test -p belay-api --test crds`.

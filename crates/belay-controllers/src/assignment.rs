@@ -21,27 +21,29 @@
 //!   therefore take it that nothing of it runs or will: a child whose creation was under way comes to
 //!   nothing. (The embedded server does not create it.)
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::fmt::Debug;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use belay_api::fanout::Notification;
+use belay_api::lenient::Lenient;
 use belay_api::notification::{ErrorType, PodNotification, PodNotificationStatus};
 use belay_api::pod::Pod;
 use belay_api::reasons;
 use belay_core::resolve::{Declares, PodFacts, Resolution, resolve};
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use jiff::Timestamp;
-use kube::ResourceExt as _;
-use kube::api::{Api, PostParams};
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{self, Event, watcher};
-use tokio::time::Instant;
+use kube::api::{Api, GetParams, PartialObjectMeta};
+use kube::core::Request;
+use kube::runtime::watcher::{self, Event};
+use kube::{Client, Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use crate::reconnect::Reconnect;
-use crate::{Controllers, event, watching};
+use crate::{Controllers, event, objects, watching};
 
 /// What nobody has resolved.
 const UNRESOLVED: &str = "status.state=New,status.nodeName=";
@@ -49,25 +51,31 @@ const UNRESOLVED: &str = "status.state=New,status.nodeName=";
 const CONCURRENT: usize = 32;
 /// Pauses between tries.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// How many Notifications it is remembered of when they were asked for.
 const REMEMBERED: usize = 1024;
 
 /// Runs until `shutdown`.
 pub async fn run(controllers: Controllers, shutdown: CancellationToken) {
-    let api: Api<PodNotification> = Api::all(controllers.client.clone());
     let config = watcher::Config::default().fields(UNRESOLVED);
-    let mut events = watcher(api, config).backoff(Reconnect::default()).boxed();
+    let mut events = watching::watch_all::<PodNotification>(&controllers.client, config);
     let mut told = watching::Told::default();
     let mut queue = Queue::default();
     let owners = Owners::default();
     let mut running = FuturesUnordered::new();
     loop {
         while running.len() < CONCURRENT
-            && let Some((object, seen)) = queue.next()
+            && let Some(turn) = queue.next(Instant::now())
         {
-            running.push(settle(&controllers, &owners, object, seen));
+            running.push(settle(&controllers, &owners, turn));
         }
+        let next = queue.next_timer();
+        let timer = async {
+            match next {
+                Some(at) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             () = shutdown.cancelled() => return,
             Some(event) = events.next() => match event {
@@ -76,16 +84,41 @@ pub async fn run(controllers: Controllers, shutdown: CancellationToken) {
                 Ok(Event::Delete(_) | Event::Init | Event::InitDone) => {}
                 Err(error) => told.interrupted("podnotifications", &error),
             },
-            Some(uid) = running.next() => queue.done(&uid),
+            Some(settling) = running.next() => match settling {
+                Settling::Done(uid) => queue.done(&uid),
+                Settling::Later(turn, pause) => queue.later(turn, Instant::now() + pause),
+            },
+            () = timer => {}
         }
     }
+}
+
+/// A notification to resolve.
+#[derive(Debug)]
+struct Turn {
+    object: PodNotification,
+    /// When it was seen first.
+    seen: Instant,
+    /// How long it waits when it fails again; `None` for one that never did.
+    pause: Option<Duration>,
+}
+
+/// What came of a turn. What could not be settled waits outside: those that cannot be written, for
+/// whatever reason, must not hold up the others.
+#[derive(Debug)]
+enum Settling {
+    /// The UID of what nothing has to be done with any more.
+    Done(String),
+    /// Another turn, after this time.
+    Later(Turn, Duration),
 }
 
 /// Notifications to resolve, each once at a time.
 #[derive(Debug, Default)]
 struct Queue {
-    /// With the time at which it was seen.
-    waiting: VecDeque<(PodNotification, Instant)>,
+    waiting: VecDeque<Turn>,
+    /// Those that failed, by the time of their next turn and UID.
+    later: BTreeMap<(Instant, String), Turn>,
     /// Waiting or under way.
     known: HashSet<String>,
 }
@@ -93,12 +126,31 @@ struct Queue {
 impl Queue {
     fn add(&mut self, object: PodNotification) {
         if is_unresolved(&object) && self.known.insert(object.uid().unwrap_or_default()) {
-            self.waiting.push_back((object, Instant::now()));
+            self.waiting.push_back(Turn {
+                object,
+                seen: Instant::now(),
+                pause: None,
+            });
         }
     }
 
-    fn next(&mut self) -> Option<(PodNotification, Instant)> {
+    fn later(&mut self, turn: Turn, at: Instant) {
+        let uid = turn.object.uid().unwrap_or_default();
+        self.later.insert((at, uid), turn);
+    }
+
+    fn next(&mut self, now: Instant) -> Option<Turn> {
+        while let Some(first) = self.later.first_entry()
+            && first.key().0 <= now
+        {
+            self.waiting.push_back(first.remove());
+        }
         self.waiting.pop_front()
+    }
+
+    /// When another turn comes, if nothing else happens.
+    fn next_timer(&self) -> Option<Instant> {
+        self.later.first_key_value().map(|((at, _), _)| *at)
     }
 
     fn done(&mut self, uid: &str) {
@@ -135,8 +187,7 @@ impl Owners {
         }
         let now = Instant::now();
         let namespace = object.namespace().unwrap_or_default();
-        let api: Api<Notification> = Api::namespaced(controllers.client.clone(), &namespace);
-        let found = api.get_metadata_opt(&owner.name).await?;
+        let found = metadata::<Notification>(&controllers.client, &namespace, &owner.name).await?;
         let alive = found.is_some_and(|found| {
             found.uid().as_deref() == Some(&owner.uid)
                 && found.metadata.deletion_timestamp.is_none()
@@ -156,6 +207,26 @@ impl Owners {
     fn asked(&self) -> std::sync::MutexGuard<'_, HashMap<String, Instant>> {
         // Nobody panics while holding it, and what it holds is whole at every moment.
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the server says of an object whatever its kind, which costs less than the whole.
+async fn metadata<K>(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+) -> kube::Result<Option<PartialObjectMeta<K>>>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    let asked = Request::new(K::url_path(&(), Some(namespace)));
+    let asked = asked
+        .get_metadata(name, &GetParams::default())
+        .map_err(kube::Error::BuildRequest)?;
+    match client.request::<Lenient<PartialObjectMeta<K>>>(asked).await {
+        Ok(found) => Ok(Some(found.read()?)),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -231,40 +302,42 @@ fn orphaned(now: Timestamp) -> Settled {
     }
 }
 
-/// Settles one notification, however long that takes. Returns its UID.
-async fn settle(
-    controllers: &Controllers,
-    owners: &Owners,
-    mut object: PodNotification,
-    seen: Instant,
-) -> String {
-    let uid = object.uid().unwrap_or_default();
-    let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
-    let api: Api<PodNotification> = Api::namespaced(controllers.client.clone(), &namespace);
-    let mut pause = FIRST_PAUSE;
-    loop {
-        let error = match write(controllers, owners, &api, &object, seen).await {
-            Ok(()) => return uid,
-            Err(error) => error,
-        };
-        match &error {
-            kube::Error::Api(status) if status.code == 409 => {
-                debug!(namespace, name, "changed meanwhile; looking at it afresh");
-            }
-            kube::Error::Api(status) if status.code == 404 => return uid,
-            error => {
-                warn!(namespace, name, %error, "cannot be assigned; trying again");
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(LONGEST_PAUSE);
-            }
-        }
-        match api.get_opt(&name).await {
+/// Tries once to settle a notification.
+async fn settle(controllers: &Controllers, owners: &Owners, mut turn: Turn) -> Settling {
+    let uid = turn.object.uid().unwrap_or_default();
+    let namespace = turn.object.namespace().unwrap_or_default();
+    let name = turn.object.name_any();
+    let api: Api<Lenient<PodNotification>> =
+        Api::namespaced(controllers.client.clone(), &namespace);
+    let result = match turn.pause {
+        None => Ok(()),
+        // It may have changed since it was told of.
+        Some(_) => match objects::find(&api, &name).await {
             Ok(Some(read)) if read.uid().as_deref() == Some(&uid) && is_unresolved(&read) => {
-                object = read;
+                turn.object = read;
+                Ok(())
             }
-            Ok(_) => return uid,
-            // Tried again with the copy there is, which the server refuses if it is old.
-            Err(error) => debug!(namespace, name, %error, "cannot be read"),
+            Ok(_) => return Settling::Done(uid),
+            Err(error) => Err(error),
+        },
+    };
+    let result = match result {
+        Ok(()) => write(controllers, owners, &api, &turn.object, turn.seen).await,
+        Err(error) => Err(error),
+    };
+    let pause = turn.pause.unwrap_or(FIRST_PAUSE);
+    match result {
+        Ok(()) => Settling::Done(uid),
+        Err(kube::Error::Api(status)) if status.code == 404 => Settling::Done(uid),
+        Err(kube::Error::Api(status)) if status.code == 409 => {
+            debug!(namespace, name, "changed meanwhile; looking at it afresh");
+            turn.pause = Some(pause);
+            Settling::Later(turn, Duration::ZERO)
+        }
+        Err(error) => {
+            warn!(namespace, name, %error, "cannot be assigned; trying again");
+            turn.pause = Some((pause * 2).min(LONGEST_PAUSE));
+            Settling::Later(turn, pause)
         }
     }
 }
@@ -272,25 +345,23 @@ async fn settle(
 async fn write(
     controllers: &Controllers,
     owners: &Owners,
-    api: &Api<PodNotification>,
+    api: &Api<Lenient<PodNotification>>,
     object: &PodNotification,
     seen: Instant,
 ) -> kube::Result<()> {
     let namespace = object.namespace().unwrap_or_default();
     let now = Timestamp::now();
     let settled = if owners.alive(controllers, object, seen).await? {
-        let pods: Api<Pod> = Api::namespaced(controllers.client.clone(), &namespace);
-        let pod = pods.get_opt(&object.spec.pod_name).await?;
+        let pods = Api::namespaced(controllers.client.clone(), &namespace);
+        let pod: Option<Pod> = objects::find(&pods, &object.spec.pod_name).await?;
         settled(object, pod.as_ref(), now)
     } else {
         orphaned(now)
     };
     let mut assigned = object.clone();
     assigned.status = Some(settled.status);
+    let written = objects::replace_status(api, &assigned).await?;
     let name = object.name_any();
-    let written = api
-        .replace_status(&name, &PostParams::default(), &assigned)
-        .await?;
     info!(namespace, name, outcome = settled.outcome, "resolved");
     controllers.metrics.assigned(settled.outcome);
     if let Some((reason, message)) = settled.warning {

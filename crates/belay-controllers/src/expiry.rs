@@ -27,13 +27,15 @@ pub mod tracker;
 
 use std::time::Duration;
 
+use belay_api::lenient::Lenient;
 use futures::future::FutureExt as _;
-use futures::stream::{BoxStream, StreamExt as _};
+use futures::stream::StreamExt as _;
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::api::{Api, DeleteParams, PostParams, Preconditions};
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{self, Event, watcher};
-use kube::{Client, ResourceExt as _};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{Api, DeleteParams, Preconditions};
+use kube::runtime::watcher::{self, Event};
+use kube::{Client, Resource, ResourceExt as _};
+use serde::Deserialize;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -42,8 +44,8 @@ use decide::{Facts, Progress, Verdict};
 pub use record::Expires;
 use tracker::{Key, Now, Source, Tracker};
 
-use crate::reconnect::Reconnect;
-use crate::{Controllers, event, watching};
+use crate::watching::Events;
+use crate::{Controllers, event, objects, watching};
 
 /// Where nodes keep their leases.
 const NODE_LEASES: &str = "kube-node-lease";
@@ -55,9 +57,9 @@ const CONCURRENT: usize = 16;
 /// Runs until `shutdown`.
 pub async fn run<K: Expires>(controllers: Controllers, shutdown: CancellationToken) {
     let client = &controllers.client;
-    let mut open = objects::<K>(client, K::OPEN);
+    let mut open = selected::<K>(client, K::OPEN);
     let mut collectable = match K::COLLECTABLE {
-        Some(fields) => objects::<K>(client, Some(fields)),
+        Some(fields) => selected::<K>(client, Some(fields)),
         None => futures::stream::pending().boxed(),
     };
     let mut nodes = leases(client, NODE_LEASES);
@@ -151,24 +153,33 @@ impl Trackers {
 }
 
 /// The objects that these fields select; all without any.
-fn objects<K: Expires>(
-    client: &Client,
-    fields: Option<&str>,
-) -> BoxStream<'static, watcher::Result<Event<K>>> {
+fn selected<K: Expires>(client: &Client, fields: Option<&str>) -> Events<K> {
     let mut config = watcher::Config::default();
     if let Some(fields) = fields {
         config = config.fields(fields);
     }
-    watcher(Api::<K>::all(client.clone()), config)
-        .backoff(Reconnect::default())
-        .boxed()
+    watching::watch_all(client, config)
 }
 
-fn leases(client: &Client, namespace: &str) -> BoxStream<'static, watcher::Result<Event<Lease>>> {
-    let api = Api::<Lease>::namespaced(client.clone(), namespace);
-    watcher(api, watcher::Config::default())
-        .backoff(Reconnect::default())
-        .boxed()
+fn leases(client: &Client, namespace: &str) -> Events<Heartbeat> {
+    let api = Api::namespaced(client.clone(), namespace);
+    watching::watch(api, watcher::Config::default())
+}
+
+/// A lease, reduced to what is read of it. When it was renewed is compared and never reckoned with:
+/// a time that its holder made up is a sign of life like any other.
+#[derive(Debug, Clone, Deserialize, Resource)]
+#[resource(inherit = Lease)]
+struct Heartbeat {
+    metadata: ObjectMeta,
+    #[serde(default)]
+    spec: Renewal,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Renewal {
+    renew_time: Option<String>,
 }
 
 fn object_event<K: Expires>(
@@ -194,15 +205,11 @@ fn object_event<K: Expires>(
     }
 }
 
-fn lease_event(tracker: &mut Tracker, source: Source, event: watcher::Result<Event<Lease>>) {
+fn lease_event(tracker: &mut Tracker, source: Source, event: watcher::Result<Event<Heartbeat>>) {
     match event {
         Ok(Event::Apply(lease) | Event::InitApply(lease)) => {
-            let renewed = lease
-                .spec
-                .as_ref()
-                .and_then(|spec| spec.renew_time.as_ref());
-            let renewed = renewed.map(|time| time.0.to_string());
-            tracker.heartbeat(source, &lease.name_any(), renewed, Now::read());
+            let name = lease.name_any();
+            tracker.heartbeat(source, &name, lease.spec.renew_time, Now::read());
         }
         // A lease that is gone is not renewed any more; its silence goes on growing.
         Ok(Event::Delete(_) | Event::Init | Event::InitDone) => {}
@@ -218,8 +225,8 @@ async fn judge<K: Expires>(
     key: Key,
 ) -> Option<(Key, Facts)> {
     let client = &controllers.client;
-    let api: Api<K> = Api::namespaced(client.clone(), &key.namespace);
-    let object = match api.get_opt(&key.name).await {
+    let api: Api<Lenient<K>> = Api::namespaced(client.clone(), &key.namespace);
+    let object = match objects::find(&api, &key.name).await {
         Ok(Some(object)) if record::key(&object) == key => object,
         Ok(_) => return None,
         Err(error) => {
@@ -255,7 +262,7 @@ async fn judge<K: Expires>(
     }
 }
 
-async fn collect<K: Expires>(api: &Api<K>, object: &K) -> kube::Result<()> {
+async fn collect<K: Expires>(api: &Api<Lenient<K>>, object: &K) -> kube::Result<()> {
     let params = DeleteParams::default().preconditions(Preconditions {
         uid: object.uid(),
         resource_version: object.resource_version(),
@@ -265,7 +272,7 @@ async fn collect<K: Expires>(api: &Api<K>, object: &K) -> kube::Result<()> {
 
 async fn end<K: Expires>(
     client: &Client,
-    api: &Api<K>,
+    api: &Api<Lenient<K>>,
     object: &K,
     verdict: &Verdict,
 ) -> kube::Result<()> {
@@ -274,9 +281,7 @@ async fn end<K: Expires>(
         return Ok(());
     };
     // The resource version of the read is in the metadata: a claim in between is a conflict.
-    let written = api
-        .replace_status(&object.name_any(), &PostParams::default(), &ended)
-        .await?;
+    let written = objects::replace_status(api, &ended).await?;
     if let Some(event) = written.warning(now) {
         event::tell(client, &event).await;
     }

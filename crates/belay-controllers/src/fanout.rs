@@ -41,20 +41,18 @@ use belay_api::fanout::{Notification, OWNER_LABEL};
 use belay_api::notification::PodNotification;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use futures::stream::{BoxStream, FuturesUnordered, StreamExt as _};
+use futures::stream::{FuturesUnordered, StreamExt as _};
 use jiff::Timestamp;
 use kube::api::Api;
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::watcher::{self, Event};
 use kube::{Client, ResourceExt as _};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info};
+use tracing::info;
 
 use crate::expiry::decide::Facts;
 use crate::expiry::tracker::{Key, Now, Tracker};
-use crate::reconnect::Reconnect;
-use crate::watching::next;
+use crate::watching::{self, Events, next, watch, watch_all};
 use crate::{Controllers, Metrics};
 use ledger::{Ledger, Op};
 use pods::SlimPod;
@@ -62,8 +60,6 @@ use work::{Creation, Done, RETRY};
 
 /// How many children are created and let go at once.
 const CONCURRENT: usize = 16;
-
-type Events<K> = BoxStream<'static, watcher::Result<Event<K>>>;
 
 /// Runs until `shutdown`.
 pub async fn run(controllers: Controllers, shutdown: CancellationToken) {
@@ -91,6 +87,7 @@ struct Session {
     bounded: FuturesUnordered<BoxFuture<'static, Done>>,
     /// Work of which there is at most one piece for each Notification.
     single: FuturesUnordered<BoxFuture<'static, Done>>,
+    told: watching::Told,
 }
 
 impl Session {
@@ -102,13 +99,14 @@ impl Session {
             tracker: Tracker::new(Instant::now()),
             bounded: FuturesUnordered::new(),
             single: FuturesUnordered::new(),
+            told: watching::Told::default(),
         }
     }
 
     /// Runs until everything has to be read anew.
     async fn run(mut self) {
         let mut notifications: Events<Notification> =
-            watch(Api::all(self.client.clone()), watcher::Config::default());
+            watch_all(&self.client, watcher::Config::default());
         // Children are told when the Notifications they belong to are known.
         let mut children: Option<Events<PodNotification>> = None;
         let mut pods: Option<Events<SlimPod>> = None;
@@ -118,7 +116,7 @@ impl Session {
                 Some(event) = notifications.next() => {
                     if self.notification(event) && children.is_none() {
                         let labelled = watcher::Config::default().labels(OWNER_LABEL);
-                        children = Some(watch(Api::all(self.client.clone()), labelled));
+                        children = Some(watch_all(&self.client, labelled));
                     }
                 }
                 Some(event) = next(&mut children) => self.child(event),
@@ -131,7 +129,7 @@ impl Session {
             match (self.ledger.wants_pods(), &pods) {
                 (true, None) => {
                     let api = Api::all_with(self.client.clone(), &pods::resource());
-                    pods = Some(watch_slim(api));
+                    pods = Some(watch(api, watcher::Config::default()));
                 }
                 (false, Some(_)) => {
                     pods = None;
@@ -221,7 +219,7 @@ impl Session {
                     uid,
                 });
             }
-            Err(error) => debug!(%error, "watch of notifications interrupted; it is resumed"),
+            Err(error) => self.told.interrupted("notifications", &error),
         }
         false
     }
@@ -234,7 +232,7 @@ impl Session {
             Ok(Event::InitDone) => self.ledger.children_listed(now),
             Ok(Event::Apply(object)) => self.ledger.child_applied(&object, now),
             Ok(Event::Delete(object)) => self.ledger.child_deleted(&object, now),
-            Err(error) => debug!(%error, "watch of children interrupted; it is resumed"),
+            Err(error) => self.told.interrupted("podnotifications", &error),
         }
     }
 
@@ -256,23 +254,9 @@ impl Session {
                 let target = pods::facts(&pod).target;
                 self.ledger.pod_deleted(&namespace(&pod), &target, now);
             }
-            Err(error) => debug!(%error, "watch of pods interrupted; it is resumed"),
+            Err(error) => self.told.interrupted("pods", &error),
         }
     }
-}
-
-fn watch<K>(api: Api<K>, config: watcher::Config) -> Events<K>
-where
-    K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + Send + 'static,
-    K: serde::de::DeserializeOwned,
-{
-    watcher(api, config).backoff(Reconnect::default()).boxed()
-}
-
-fn watch_slim(api: Api<SlimPod>) -> Events<SlimPod> {
-    watcher(api, watcher::Config::default())
-        .backoff(Reconnect::default())
-        .boxed()
 }
 
 async fn timer(times: [Option<Instant>; 2]) {

@@ -43,10 +43,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use belay_api::hook::{ExecutionHook, HOOK_LABEL, PodAction};
-use futures::stream::{BoxStream, StreamExt as _};
+use belay_api::lenient::Lenient;
+use futures::stream::StreamExt as _;
 use kube::api::{Api, DeleteParams, Preconditions};
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::watcher::{self, Event};
 use kube::{Client, ResourceExt as _};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
@@ -56,9 +56,9 @@ use tracing::{debug, warn};
 
 use crate::expiry::decide::Facts;
 use crate::expiry::tracker::{Key, Now, Tracker};
-use crate::reconnect::Reconnect;
 use crate::release::{Held as _, Patience, release};
-use crate::{Controllers, watching};
+use crate::watching::Events;
+use crate::{Controllers, objects, watching};
 use work::{End, RETRY, Shop, Told, Work};
 
 /// How many PodActions are made at once, and how many are let go.
@@ -68,14 +68,9 @@ const CONCURRENT: usize = 16;
 pub async fn run(controllers: Controllers, shutdown: CancellationToken) {
     let client = controllers.client.clone();
     let mut session = Session::new(&controllers);
-    let mut hooks: BoxStream<'_, _> = watcher(
-        Api::<ExecutionHook>::all(client.clone()),
-        watcher::Config::default(),
-    )
-    .backoff(Reconnect::default())
-    .boxed();
+    let mut hooks = watching::watch_all::<ExecutionHook>(&client, watcher::Config::default());
     // PodActions are told when the hooks they belong to are known: what belongs to none may go.
-    let mut actions: Option<BoxStream<'_, _>> = None;
+    let mut actions: Option<Events<PodAction>> = None;
     let mut told = watching::Told::default();
     loop {
         let due = session.tracker.next_due();
@@ -91,15 +86,14 @@ pub async fn run(controllers: Controllers, shutdown: CancellationToken) {
                 Ok(event) => {
                     if session.hook(event) && actions.is_none() {
                         let labelled = watcher::Config::default().labels(HOOK_LABEL);
-                        let watched = watcher(Api::<PodAction>::all(client.clone()), labelled);
-                        actions = Some(watched.backoff(Reconnect::default()).boxed());
+                        actions = Some(watching::watch_all(&client, labelled));
                     }
                 }
                 Err(error) => told.interrupted("executionhooks", &error),
             },
             Some(event) = watching::next(&mut actions) => match event {
                 Ok(event) => session.action(event),
-                Err(error) => debug!(%error, "watch of podactions interrupted; it is resumed"),
+                Err(error) => told.interrupted("podactions", &error),
             },
             Some(ended) = session.tasks.join_next() => session.ended(ended),
             Some(collected) = session.collecting.join_next() => {
@@ -355,10 +349,10 @@ impl Session {
 
 /// Takes up a hook that somebody else has written.
 async fn again(client: &Client, key: &Key, shop: Shop, told: mpsc::UnboundedReceiver<Told>) -> End {
-    let api: Api<ExecutionHook> = Api::namespaced(client.clone(), &key.namespace);
+    let api: Api<Lenient<ExecutionHook>> = Api::namespaced(client.clone(), &key.namespace);
     loop {
         tokio::time::sleep(RETRY).await;
-        match api.get_opt(&key.name).await {
+        match objects::find(&api, &key.name).await {
             Ok(Some(object))
                 if object.uid().as_deref() == Some(&key.uid) && object.succeeded().is_none() =>
             {
@@ -377,7 +371,7 @@ async fn collect(client: Client, key: Key) -> Option<Key> {
         uid: Some(key.uid.clone()),
         resource_version: None,
     });
-    let api: Api<ExecutionHook> = Api::namespaced(client, &key.namespace);
+    let api: Api<Lenient<ExecutionHook>> = Api::namespaced(client, &key.namespace);
     match api.delete(&key.name, &params).await {
         Ok(_) => None,
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => None,

@@ -32,6 +32,7 @@ pub mod expiry;
 pub mod fanout;
 pub mod hooks;
 mod metrics;
+mod objects;
 mod reconnect;
 mod release;
 #[cfg(test)]

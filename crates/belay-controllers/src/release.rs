@@ -4,12 +4,15 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
+use belay_api::lenient::Lenient;
 use k8s_openapi::NamespaceResourceScope;
 use kube::api::{Api, Patch, PatchParams};
 use kube::{Client, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use tracing::warn;
+
+use crate::objects;
 
 /// How long to wait after something went wrong.
 const RETRY: Duration = Duration::from_secs(1);
@@ -58,7 +61,7 @@ pub(crate) async fn release<K: Held>(
     name: String,
     patience: Patience,
 ) {
-    let api: Api<K> = Api::namespaced(client, &namespace);
+    let api: Api<Lenient<K>> = Api::namespaced(client, &namespace);
     while let Err(error) = try_release(&api, &name, patience).await {
         if !matches!(&error, kube::Error::Api(status) if status.code == 409) {
             warn!(namespace, name, %error, "cannot let it go; trying again");
@@ -67,8 +70,12 @@ pub(crate) async fn release<K: Held>(
     }
 }
 
-async fn try_release<K: Held>(api: &Api<K>, name: &str, patience: Patience) -> kube::Result<()> {
-    let Some(child) = api.get_opt(name).await? else {
+async fn try_release<K: Held>(
+    api: &Api<Lenient<K>>,
+    name: &str,
+    patience: Patience,
+) -> kube::Result<()> {
+    let Some(child) = objects::find(api, name).await? else {
         return Ok(());
     };
     let waits = patience == Patience::UntilAtRest && !child.is_at_rest();

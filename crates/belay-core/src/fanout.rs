@@ -9,7 +9,8 @@
 //!              ┌─────────┐ ───────── start_next ───────▶ ▼
 //!              │ pending │                          ┌──────────┐
 //!              └─────────┘ ◀──── not_created ────── │ starting │  the child is being created
-//!                   │                               └──────────┘
+//!                   │         after all the others  └──────────┘
+//!                   │                                          ├── taken ──▶ counts as failed
 //!                   │ child_seen (a child from before a crash) │ created, child_seen
 //!                   ▼                                          ▼
 //!              ┌─────────────────────────────────────────────────┐
@@ -49,6 +50,7 @@
 //!   that was removed that way while nobody looked counts as failed with `PreExistingPods`: its
 //!   pod is neither pending, nor has it a child, nor is it settled.
 //! - Never more unfinished children than `parallelism`.
+//! - A pod whose child cannot be created has its next turn after all the others have had one.
 //! - After `maxFailures` failures nothing more is started, nor after [`Fanout::expire`].
 //!
 //! # Cost
@@ -59,7 +61,7 @@
 
 mod name;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::num::NonZeroUsize;
 
 pub use name::child_name;
@@ -137,6 +139,8 @@ pub struct Fanout {
     /// With `PreExistingPods`: how many pods there are in the fixed set.
     fixed: usize,
     pending: BTreeSet<Target>,
+    /// Pending too, but their children could not be created: their turn is after the others'.
+    put_off: VecDeque<Target>,
     starting: BTreeSet<Target>,
     /// By the pod's UID.
     children: HashMap<String, Child>,
@@ -161,6 +165,7 @@ impl Fanout {
             rule,
             fixed: pending.len(),
             pending,
+            put_off: VecDeque::new(),
             starting: BTreeSet::new(),
             children: HashMap::new(),
             running: 0,
@@ -204,7 +209,8 @@ impl Fanout {
     pub fn pod_eligible(&mut self, target: &Target) {
         let known = self.children.contains_key(&target.uid)
             || self.settled.uids.contains(&target.uid)
-            || self.starting.contains(target);
+            || self.starting.contains(target)
+            || self.put_off.contains(target);
         if self.rule.policy == Policy::AllPods && !known {
             self.pending.insert(target.clone());
         }
@@ -214,7 +220,7 @@ impl Fanout {
     /// match any more.
     pub fn pod_ineligible(&mut self, target: &Target) {
         if self.rule.policy == Policy::AllPods {
-            self.pending.remove(target);
+            self.not_pending(target);
         }
     }
 
@@ -268,7 +274,8 @@ impl Fanout {
         if full || self.expired || self.limit_reached() {
             return None;
         }
-        let target = self.pending.pop_first()?;
+        let first = self.pending.pop_first();
+        let target = first.or_else(|| self.put_off.pop_front())?;
         self.starting.insert(target.clone());
         Some(target)
     }
@@ -297,13 +304,30 @@ impl Fanout {
     /// creation is under way, and counts against the limits.
     pub fn not_created(&mut self, target: &Target) {
         if self.starting.remove(target) {
-            self.pending.insert(target.clone());
+            self.put_off.push_back(target.clone());
         }
+    }
+
+    /// The child of this pod can never be created, because its name belongs to something else. It
+    /// counts as failed. Whoever goes on after a crash before that was written finds it pending, and
+    /// finds the same.
+    pub fn taken(&mut self, target: &Target) {
+        if self.starting.remove(target) {
+            self.settled.failed += 1;
+            if self.rule.policy == Policy::AllPods {
+                self.settled.uids.insert(target.uid.clone());
+            }
+        }
+    }
+
+    /// Whether every pod whose turn has not come has been tried already.
+    pub fn only_put_off(&self) -> bool {
+        self.pending.is_empty()
     }
 
     /// A child as the watch shows it.
     pub fn child_seen(&mut self, target: &Target, outcome: Option<Outcome>, terminating: bool) {
-        self.pending.remove(target);
+        self.not_pending(target);
         self.starting.remove(target);
         let uid = &target.uid;
         if self.settled.uids.contains(uid) {
@@ -369,7 +393,14 @@ impl Fanout {
         let pending = match self.rule.policy {
             Policy::AllPods => Vec::new(),
             // Whose creation is under way may still come to nothing.
-            Policy::PreExistingPods => self.pending.union(&self.starting).cloned().collect(),
+            Policy::PreExistingPods => {
+                let all = self
+                    .pending
+                    .iter()
+                    .chain(&self.put_off)
+                    .chain(&self.starting);
+                all.collect::<BTreeSet<_>>().into_iter().cloned().collect()
+            }
         };
         Memory {
             targets: self.targets(),
@@ -405,7 +436,7 @@ impl Fanout {
         match self.rule.policy {
             Policy::PreExistingPods => self.fixed,
             Policy::AllPods => {
-                self.pending.len()
+                self.waiting()
                     + self.starting.len()
                     + self.children.len()
                     + self.settled.succeeded
@@ -424,17 +455,17 @@ impl Fanout {
 
     /// Whose turn has not come.
     pub fn waiting(&self) -> usize {
-        self.pending.len()
+        self.pending.len() + self.put_off.len()
     }
 
     /// Whether pods are left out because too many have failed.
     pub fn stopped(&self) -> bool {
-        self.limit_reached() && (self.rule.policy == Policy::AllPods || !self.pending.is_empty())
+        self.limit_reached() && (self.rule.policy == Policy::AllPods || self.waiting() > 0)
     }
 
     /// Whether pods are left out because the time is over.
     pub fn ran_out_of_time(&self) -> bool {
-        self.expired && !self.pending.is_empty()
+        self.expired && self.waiting() > 0
     }
 
     /// Whether nothing more will happen.
@@ -442,13 +473,19 @@ impl Fanout {
         self.rule.policy == Policy::PreExistingPods
             && self.running == 0
             && self.starting.is_empty()
-            && (self.pending.is_empty() || self.expired || self.limit_reached())
+            && (self.waiting() == 0 || self.expired || self.limit_reached())
     }
 
     fn limit_reached(&self) -> bool {
         self.rule
             .max_failures
             .is_some_and(|limit| self.failed() >= limit.get())
+    }
+
+    fn not_pending(&mut self, target: &Target) {
+        if !self.pending.remove(target) {
+            self.put_off.retain(|other| other != target);
+        }
     }
 
     fn settle(&mut self, uid: &str, outcome: Outcome) {

@@ -561,3 +561,66 @@ fn when_the_time_is_over_nobody_else_is_notified_and_who_was_left_out_is_known()
     none_left.expire();
     assert!(none_left.complete() && !none_left.ran_out_of_time());
 }
+
+#[test]
+fn a_pod_whose_child_is_refused_has_its_next_turn_after_all_the_others() {
+    let mut fanout = Fanout::new(rule(Policy::PreExistingPods, 1, 0), (0..3).map(target));
+    let first = fanout.start_next().unwrap();
+    fanout.not_created(&first);
+    assert!(!fanout.only_put_off());
+    for _ in 0..2 {
+        let next = fanout.start_next().unwrap();
+        assert_ne!(next, first);
+        fanout.created(&next, Some(Outcome::Succeeded));
+    }
+    assert!(fanout.only_put_off() && !fanout.complete());
+    assert_eq!(
+        (fanout.waiting(), fanout.memory().pending),
+        (1, vec![first.clone()])
+    );
+    assert_eq!(fanout.start_next(), Some(first.clone()));
+    fanout.created(&first, Some(Outcome::Succeeded));
+    assert!(fanout.complete());
+}
+
+#[test]
+fn a_pod_whose_child_s_name_is_taken_counts_as_failed_also_after_a_crash() {
+    let rule = rule(Policy::PreExistingPods, 1, 0);
+    let mut fanout = Fanout::new(rule, (0..2).map(target));
+    let first = fanout.start_next().unwrap();
+    let before = fanout.memory();
+    fanout.taken(&first);
+    let second = fanout.start_next().unwrap();
+    fanout.created(&second, Some(Outcome::Succeeded));
+    assert!(fanout.complete());
+    assert_eq!((fanout.succeeded(), fanout.failed()), (1, 1));
+
+    // What was written before the crash knows of it, or finds the same again.
+    for (memory, asked_again) in [(before, true), (fanout.memory(), false)] {
+        let mut restarted = Fanout::load(rule, memory);
+        restarted.child_seen(&second, Some(Outcome::Succeeded), false);
+        restarted.loaded();
+        assert_eq!(restarted.complete(), !asked_again);
+        while let Some(next) = restarted.start_next() {
+            assert_eq!(next, first);
+            restarted.taken(&next);
+        }
+        assert!(restarted.complete());
+        assert_eq!((restarted.succeeded(), restarted.failed()), (1, 1));
+    }
+}
+
+#[test]
+fn with_all_pods_one_whose_child_s_name_is_taken_is_not_tried_again_while_it_is_there() {
+    let mut fanout = Fanout::new(rule(Policy::AllPods, 0, 0), []);
+    fanout.pod_eligible(&target(0));
+    let first = fanout.start_next().unwrap();
+    fanout.taken(&first);
+    fanout.pod_eligible(&first);
+    assert_eq!((fanout.start_next(), fanout.targets()), (None, 1));
+    fanout.pod_gone(&first);
+    assert_eq!(
+        (fanout.failed(), fanout.memory().settled.uids.len()),
+        (1, 0)
+    );
+}

@@ -6,13 +6,12 @@ use std::sync::{Arc, PoisonError, RwLock};
 use belay_api::pod::{Container, NOTIFIERS_ANNOTATION, Pod, PodSpec};
 use futures::stream::StreamExt as _;
 use jiff::Timestamp;
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{self, Event, watcher};
-use kube::{Api, Client};
+use kube::Client;
+use kube::runtime::watcher::{self, Event};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use crate::reconnect::Reconnect;
+use crate::watching::watch_all;
 
 /// What is kept of a pod.
 #[derive(Debug, Clone, PartialEq)]
@@ -101,9 +100,8 @@ pub(crate) async fn run(
     node: String,
     shutdown: CancellationToken,
 ) {
-    let api: Api<Pod> = Api::all(client);
     let selector = watcher::Config::default().fields(&format!("spec.nodeName={node}"));
-    let mut events = std::pin::pin!(watcher(api, selector).backoff(Reconnect::default()));
+    let mut events = std::pin::pin!(watch_all::<Pod>(&client, selector));
     let mut listed = HashSet::new();
     loop {
         let event = tokio::select! {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use belay_api::lenient::Lenient;
 use kube::api::{Api, PostParams};
 use kube::{Error, ResourceExt as _};
 use tracing::{debug, warn};
@@ -28,14 +29,17 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 pub(crate) async fn put<E: Errand>(context: &Context, object: &E) -> Written<E> {
     let namespace = object.namespace().unwrap_or_default();
     let name = object.name_any();
-    let api: Api<E> = Api::namespaced(context.client.clone(), &namespace);
+    let api: Api<Lenient<E>> = Api::namespaced(context.client.clone(), &namespace);
+    let sent = Lenient::from(object.clone());
     let mut pause = FIRST_PAUSE;
     loop {
         let result = {
             // Never closed.
             let _permit = context.status_writes.acquire().await;
-            api.replace_status(&name, &PostParams::default(), object)
-                .await
+            let written = api
+                .replace_status(&name, &PostParams::default(), &sent)
+                .await;
+            written.and_then(|written| Ok(written.read()?))
         };
         let error = match result {
             Ok(written) => return Written::Landed(Box::new(written)),
@@ -64,13 +68,14 @@ pub(crate) async fn put<E: Errand>(context: &Context, object: &E) -> Written<E> 
 }
 
 async fn read<E: Errand>(
-    api: &Api<E>,
+    api: &Api<Lenient<E>>,
     namespace: &str,
     name: &str,
     pause: &mut Duration,
 ) -> Option<E> {
     loop {
-        match api.get_opt(name).await {
+        let read = api.get_opt(name).await;
+        match read.and_then(|read| Ok(read.map(Lenient::read).transpose()?)) {
             Ok(object) => return object,
             Err(error) => {
                 warn!(namespace, name, %error, "cannot be read; trying again");

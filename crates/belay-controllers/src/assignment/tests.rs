@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::*;
+use crate::testing::{self, Server, drive};
 
 fn object(status: &Value) -> PodNotification {
     serde_json::from_value(json!({
@@ -116,12 +117,20 @@ fn each_is_under_way_once_at_a_time() {
     let mut queue = Queue::default();
     queue.add(object(&json!({})));
     queue.add(object(&json!({"state": "New"})));
-    assert!(queue.next().is_some() && queue.next().is_none());
+    let now = Instant::now();
+    let turn = queue.next(now).unwrap();
+    assert!(queue.next(now).is_none());
     queue.add(object(&json!({})));
-    assert!(queue.next().is_none(), "it is under way");
+    assert!(queue.next(now).is_none(), "it is under way");
+    let at = now + Duration::from_secs(1);
+    queue.later(turn, at);
+    queue.add(object(&json!({})));
+    assert!(queue.next(now).is_none(), "it waits for another turn");
+    assert_eq!(queue.next_timer(), Some(at));
+    assert!(queue.next(at).is_some());
     queue.done("u");
     queue.add(object(&json!({})));
-    assert!(queue.next().is_some());
+    assert!(queue.next(now).is_some());
 }
 
 /// The notification and the pod that the server holds, and the conflict that the next write meets.
@@ -203,6 +212,24 @@ fn wire(status: &Value, version: &str) -> Value {
     value
 }
 
+/// As many turns as it takes.
+async fn settle_at_last(controllers: &Controllers, owners: &Owners, object: PodNotification) {
+    let mut turn = Turn {
+        object,
+        seen: Instant::now(),
+        pause: None,
+    };
+    loop {
+        match settle(controllers, owners, turn).await {
+            Settling::Done(uid) => return assert_eq!(uid, "u"),
+            Settling::Later(again, pause) => {
+                tokio::time::sleep(pause).await;
+                turn = again;
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_new_one_gets_its_node_and_pod_in_a_write_conditional_on_what_was_seen() {
     let (client, mut seen) = server(Script {
@@ -266,8 +293,7 @@ async fn one_that_changed_meanwhile_is_looked_at_afresh_and_left_if_it_is_settle
         });
         let controllers = Controllers::new(client);
         let owners = Owners::default();
-        let uid = settle(&controllers, &owners, object(&json!({})), Instant::now()).await;
-        assert_eq!(uid, "u");
+        settle_at_last(&controllers, &owners, object(&json!({}))).await;
         drop(controllers);
         let mut versions = Vec::new();
         while let Some((_, body)) = seen.recv().await {
@@ -310,7 +336,7 @@ async fn a_child_is_assigned_only_if_its_notification_was_there_after_it() {
             ..Script::default()
         });
         let (controllers, owners) = (Controllers::new(client), Owners::default());
-        settle(&controllers, &owners, child, Instant::now()).await;
+        settle_at_last(&controllers, &owners, child).await;
         let (_, body) = seen.recv().await.unwrap();
         let error = &body["status"]["error"]["type"];
         if assigned {
@@ -345,4 +371,71 @@ async fn one_question_for_a_notification_is_good_for_the_children_seen_before_it
     assert!(alive);
     let alive = owners.alive(&nowhere, &child, Instant::now()).await;
     assert!(!alive.unwrap());
+}
+
+/// A server that refuses every status in the namespace `bad`.
+#[derive(Default)]
+struct Refusing {
+    objects: Vec<Value>,
+    assigned: Vec<String>,
+    refused: Vec<String>,
+}
+
+impl Server for Refusing {
+    fn answer(&mut self, method: &Method, path: &str, _: &str, body: Value) -> Response<Body> {
+        if method == Method::PUT {
+            let name = body["metadata"]["name"].as_str().unwrap().to_owned();
+            if path.contains("/bad/") {
+                self.refused.push(name);
+                return testing::failure(500, "InternalError");
+            }
+            self.assigned.push(name);
+            return reply(200, &body);
+        }
+        let name = path.rsplit('/').next().unwrap_or_default();
+        let known = self
+            .objects
+            .iter()
+            .find(|it| it["metadata"]["name"] == name);
+        match known {
+            Some(object) => reply(200, object),
+            None if name == "podnotifications" => reply(200, &testing::list(&self.objects)),
+            None if method == Method::POST => reply(201, &body),
+            None => refusal(404),
+        }
+    }
+
+    fn log(&self) -> &[String] {
+        &self.refused
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_can_never_be_written_does_not_hold_up_the_others() {
+    let in_namespace = |namespace: &str, name: String| {
+        let mut object = wire(&json!({"state": "New"}), "7");
+        object["metadata"]["namespace"] = json!(namespace);
+        object["metadata"]["uid"] = json!(format!("u-{name}"));
+        object["metadata"]["name"] = json!(name);
+        object
+    };
+    let mut objects: Vec<Value> = (0..CONCURRENT + 8)
+        .map(|n| in_namespace("bad", format!("bad-{n}")))
+        .collect();
+    objects.push(in_namespace("good", "good".to_owned()));
+    let started = Instant::now();
+    let server = Refusing {
+        objects,
+        ..Refusing::default()
+    };
+    let run = |client, stop| run(Controllers::new(client), stop);
+    let done = drive(run, server, |server| !server.assigned.is_empty()).await;
+    assert_eq!(done.assigned, ["good"]);
+    assert!(started.elapsed() < Duration::from_secs(5));
+
+    // Those that are refused are tried again, ever less often.
+    let until = Instant::now() + Duration::from_secs(120);
+    let done = drive(run, done, |_| Instant::now() > until).await;
+    let tries = done.refused.iter().filter(|name| *name == "bad-0").count();
+    assert!((5..25).contains(&tries), "{tries}");
 }

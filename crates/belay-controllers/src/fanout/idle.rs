@@ -14,24 +14,22 @@ use belay_api::fanout::{Notification, OWNER_LABEL};
 use belay_api::notification::PodNotification;
 use futures::stream::StreamExt as _;
 use jiff::Timestamp;
-use kube::api::Api;
 use kube::runtime::watcher::{self, Event};
 use kube::{Client, ResourceExt as _};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::work::RETRY;
-use super::{CONCURRENT, Events, record, timer, watch};
+use super::{CONCURRENT, record, timer};
 use crate::expiry::decide::{MARGIN, SILENCE};
 use crate::release::{Patience, release};
-use crate::watching;
+use crate::watching::{self, Events, watch_all};
 
 /// Runs until `shutdown`.
 pub async fn run(client: Client, shutdown: CancellationToken) {
-    let mut notifications: Events<Notification> =
-        watch(Api::all(client.clone()), watcher::Config::default());
+    let mut notifications: Events<Notification> = watch_all(&client, watcher::Config::default());
     let labelled = watcher::Config::default().labels(OWNER_LABEL);
-    let mut children: Events<PodNotification> = watch(Api::all(client.clone()), labelled);
+    let mut children: Events<PodNotification> = watch_all(&client, labelled);
     let mut told = watching::Told::default();
     let mut held = Held::default();
     loop {

@@ -183,6 +183,7 @@ impl Ledger {
         let Some(Entry::Active(active)) = self.entries.get_mut(uid) else {
             return;
         };
+        let unanswered = matches!(creation, Creation::Unanswered(_));
         match creation {
             Creation::There(outcome) => {
                 active.accepted();
@@ -192,7 +193,7 @@ impl Ledger {
                     active.fanout.pod_gone(target);
                 }
             }
-            Creation::Refused(why) => {
+            Creation::Refused(why) | Creation::Unanswered(why) => {
                 active.fanout.not_created(target);
                 warn!(
                     uid,
@@ -200,20 +201,27 @@ impl Ledger {
                     why,
                     "cannot be notified; trying again"
                 );
-                if active.held_off.is_none_or(|until| until <= now) {
+                // Others may have better luck with a server that answers: they need not wait.
+                let waits = unanswered || active.fanout.only_put_off();
+                if waits && active.held_off.is_none_or(|until| until <= now) {
                     let until = now + active.refused();
                     self.timers.insert((until, uid.to_owned()));
-                    let message = format!("pod {} cannot be notified: {why}", target.name);
-                    let event = crate::event::about(
-                        &active.object,
-                        reasons::FAILED_CREATE,
-                        "Notifying",
-                        message,
-                        Timestamp::now(),
-                    );
                     active.held_off = Some(until);
-                    self.ops.push_back(Op::Tell(event));
+                    self.ops
+                        .push_back(Op::Tell(not_notified(&active.object, target, &why)));
                 }
+            }
+            Creation::Taken(child) => {
+                active.fanout.taken(target);
+                let why = format!("podnotification {child} is somebody else's");
+                warn!(
+                    uid,
+                    pod = target.name,
+                    why,
+                    "cannot be notified; it counts as failed"
+                );
+                self.ops
+                    .push_back(Op::Tell(not_notified(&active.object, target, &why)));
             }
         }
         active.dirty = true;
@@ -446,6 +454,12 @@ impl Ledger {
             self.ops.push_back(Op::Write(object, status));
         }
     }
+}
+
+fn not_notified(object: &Notification, target: &Target, why: &str) -> Event {
+    let message = format!("pod {} cannot be notified: {why}", target.name);
+    let now = Timestamp::now();
+    crate::event::about(object, reasons::FAILED_CREATE, "Notifying", message, now)
 }
 
 fn ending(object: &Notification) -> Event {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use belay_api::lenient::Lenient;
 use belay_core::fanout::Target;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ApiResource, Object};
@@ -24,7 +25,7 @@ pub(super) fn resource() -> ApiResource {
     ApiResource::erase::<Pod>(&())
 }
 
-pub(super) fn api(client: &Client, namespace: &str) -> Api<SlimPod> {
+pub(super) fn api(client: &Client, namespace: &str) -> Api<Lenient<SlimPod>> {
     Api::namespaced_with(client.clone(), namespace, &resource())
 }
 

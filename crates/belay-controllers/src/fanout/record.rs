@@ -318,19 +318,31 @@ impl Held for PodNotification {
 /// Anybody who may create one may say whose child it is. Only the one that [`child`] would have made
 /// for this pod is taken for it, and whoever reads it has to compare the notifier besides.
 pub(super) fn read(object: &PodNotification) -> Option<Child> {
-    let owner = object
-        .owner_references()
-        .iter()
-        .find(|owner| owner.kind == "Notification" && owner.controller == Some(true))?;
     let target = Target {
         name: object.spec.pod_name.clone(),
         uid: object.spec.pod_uid.clone()?,
     };
-    if object.name_any() != child_name(&owner.name, &owner.uid, &target.uid) {
+    let owner = object
+        .owner_references()
+        .iter()
+        .find(|owner| owner.kind == "Notification" && owner.controller == Some(true));
+    let (owner, is_named_so) = match owner {
+        Some(owner) => {
+            let name = child_name(&owner.name, &owner.uid, &target.uid);
+            (&owner.uid, object.name_any() == name)
+        }
+        // An owner goes by itself where it leaves its children behind; the label stays.
+        None => {
+            let owner = object.labels().get(OWNER_LABEL)?;
+            let suffix = child_name("", owner, &target.uid);
+            (owner, object.name_any().ends_with(&suffix))
+        }
+    };
+    if !is_named_so {
         return None;
     }
     Some(Child {
-        owner: owner.uid.clone(),
+        owner: owner.clone(),
         target,
         notifier: object.spec.notifier.clone(),
         outcome: match object.state() {

@@ -69,6 +69,11 @@ impl Server for Script {
             let child = self.children.remove(name);
             return child.map_or_else(|| failure(404, "NotFound"), |child| reply(200, &child));
         }
+        if path.ends_with("/events") {
+            let text = |field: &str| body[field].as_str().unwrap_or_default().to_owned();
+            self.log
+                .push(format!("event {} {}", text("reason"), text("message")));
+        }
         reply(201, &body)
     }
 
@@ -85,11 +90,6 @@ impl Script {
         let Some(child) = self.children.get(name).cloned() else {
             return failure(404, "NotFound");
         };
-        // Who took the name of another's child gives it back after that was seen.
-        let wanted = self.notification.pointer("/spec/notifier");
-        if wanted.is_some_and(|wanted| child["spec"]["notifier"] != *wanted) {
-            self.children.remove(name);
-        }
         reply(200, &child)
     }
 
@@ -242,7 +242,7 @@ fn forged(name: &str, notifier: &str) -> (String, Value) {
 #[tokio::test(start_paused = true)]
 async fn what_somebody_else_calls_a_child_counts_for_nothing() {
     let own = belay_core::fanout::child_name("n", "u", "u-a");
-    for (name, notifier) in [("n-1", "work"), ("n-1", "other"), (&own, "other")] {
+    for (name, notifier) in [("n-1", "work"), ("n-1", "other")] {
         let mut script = script(&json!({"parallelism": 1}));
         script.children.extend([forged(name, notifier)]);
         let done = run_to_the_end(script).await;
@@ -251,6 +251,38 @@ async fn what_somebody_else_calls_a_child_counts_for_nothing() {
         let status = &done.notification["status"];
         assert_eq!(status["succeededCount"], 2, "{name} {notifier}: {status}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_child_s_name_is_taken_fails_and_the_others_are_notified() {
+    let own = belay_core::fanout::child_name("n", "u", "u-a");
+    let mut script = script(&json!({"parallelism": 1}));
+    script.children.extend([forged(&own, "other")]);
+    let done = run_to_the_end(script).await;
+    assert_eq!(created(&done), ["create \"a\"", "create \"b\""]);
+    assert_eq!(done.children[&own]["spec"]["notifier"], "other");
+    let status = &done.notification["status"];
+    assert_eq!(
+        (
+            &status["state"],
+            &status["succeededCount"],
+            &status["failedCount"]
+        ),
+        (&json!("Failed"), &json!(1), &json!(1))
+    );
+    let told = |event: &&String| event.starts_with("event FailedCreate") && event.contains(&own);
+    assert_eq!(done.log.iter().filter(told).count(), 1, "{:?}", done.log);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_child_is_refused_waits_until_the_others_had_their_turn() {
+    let mut script = script(&json!({"parallelism": 1}));
+    script.refuse = 1;
+    let done = run_to_the_end(script).await;
+    assert_eq!(
+        created(&done),
+        ["create \"a\"", "create \"b\"", "create \"a\""]
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use belay_api::fanout::{Notification, NotificationStatus};
+use belay_api::lenient::Lenient;
 use belay_api::notification::PodNotification;
 use belay_api::selector::LabelSelector;
 use belay_core::fanout::{Outcome, Target};
@@ -13,6 +14,7 @@ use tracing::{debug, warn};
 
 use super::{pods, record};
 use crate::expiry::tracker::Key;
+use crate::objects;
 use crate::release::{Patience, release};
 
 /// How long to wait after something went wrong.
@@ -38,6 +40,10 @@ pub(super) enum Creation {
     /// what can reach nobody.
     There(Option<Outcome>),
     Refused(String),
+    /// The server did not say, and it is not there.
+    Unanswered(String),
+    /// There is something else of its name, which this names.
+    Taken(String),
 }
 
 /// What came of a write of the status.
@@ -50,11 +56,11 @@ pub(super) enum Writing {
     Failed(kube::Error),
 }
 
-fn children(client: &Client, namespace: &str) -> Api<PodNotification> {
+fn children(client: &Client, namespace: &str) -> Api<Lenient<PodNotification>> {
     Api::namespaced(client.clone(), namespace)
 }
 
-fn notifications(client: &Client, namespace: &str) -> Api<Notification> {
+fn notifications(client: &Client, namespace: &str) -> Api<Lenient<Notification>> {
     Api::namespaced(client.clone(), namespace)
 }
 
@@ -84,29 +90,23 @@ async fn select(
     let all = ListParams::default()
         .labels(&selector.to_string())
         .limit(PAGE);
-    let mut page = match version {
-        Some(version) => all.clone().at(version).matching(VersionMatch::Exact),
-        None => all.clone(),
+    let first = match version {
+        Some(version) => all.at(version).matching(VersionMatch::Exact),
+        None => all,
+    };
+    let before = |pod: &pods::SlimPod| {
+        let created = (pod.creation_timestamp(), object.creation_timestamp());
+        version.is_some() || matches!(created, (Some(pod), Some(own)) if pod.0 <= own.0)
     };
     let mut targets = Vec::new();
-    loop {
-        let list = api.list(&page).await?;
-        let before = |pod: &pods::SlimPod| {
-            let created = (pod.creation_timestamp(), object.creation_timestamp());
-            version.is_some() || matches!(created, (Some(pod), Some(own)) if pod.0 <= own.0)
-        };
-        let running = list
-            .items
-            .iter()
-            .filter(|pod| before(pod))
-            .map(pods::facts)
-            .filter(|pod| pod.eligible);
-        targets.extend(running.map(|pod| pod.target));
-        match list.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => page = all.clone().continue_token(&token),
-            None => return Ok(targets),
+    objects::pages(&api, &first, |pod: pods::SlimPod| {
+        let facts = pods::facts(&pod);
+        if facts.eligible && before(&pod) {
+            targets.push(facts.target);
         }
-    }
+    })
+    .await?;
+    Ok(targets)
 }
 
 /// Creates the child of a pod. An answer that got lost is looked for until it is found: as long as
@@ -115,7 +115,7 @@ pub(super) async fn create(client: Client, object: Notification, target: Target)
     let uid = object.uid().unwrap_or_default();
     let child = record::child(&object, &target, Timestamp::now());
     let api = children(&client, &object.namespace().unwrap_or_default());
-    let creation = match api.create(&PostParams::default(), &child).await {
+    let creation = match objects::create(&api, &child).await {
         Ok(made) => Creation::There(record::read(&made).and_then(|made| made.outcome)),
         Err(kube::Error::Api(status))
             if (400..500).contains(&status.code) && !matches!(status.code, 408 | 409 | 429) =>
@@ -130,23 +130,29 @@ pub(super) async fn create(client: Client, object: Notification, target: Target)
     Done::Created(uid, target, creation)
 }
 
-async fn look(api: &Api<PodNotification>, owner: &str, child: &PodNotification) -> Creation {
+async fn look(
+    api: &Api<Lenient<PodNotification>>,
+    owner: &str,
+    child: &PodNotification,
+) -> Creation {
     let name = child.name_any();
     loop {
         match api.get_opt(&name).await {
             Ok(Some(found)) => {
+                // What cannot be read is none that was made here.
+                let found = found.read().ok();
                 let wanted = child.spec.pod_uid.as_deref();
-                let ours = record::read(&found).filter(|found| {
+                let ours = found.as_ref().and_then(record::read).filter(|found| {
                     found.owner == owner
                         && Some(found.target.uid.as_str()) == wanted
                         && found.notifier == child.spec.notifier
                 });
                 return match ours {
                     Some(found) => Creation::There(found.outcome),
-                    None => Creation::Refused(format!("podnotification {name} is somebody else's")),
+                    None => Creation::Taken(name),
                 };
             }
-            Ok(None) => return Creation::Refused("the server did not answer".to_owned()),
+            Ok(None) => return Creation::Unanswered("the server did not answer".to_owned()),
             Err(error) => {
                 debug!(name, %error, "cannot look whether the child is there");
                 tokio::time::sleep(RETRY).await;
@@ -164,14 +170,11 @@ pub(super) async fn write(
     let (uid, name) = (object.uid().unwrap_or_default(), object.name_any());
     let api = notifications(&client, &object.namespace().unwrap_or_default());
     object.status = Some(status);
-    let written = api
-        .replace_status(&name, &PostParams::default(), &object)
-        .await;
-    let writing = match written {
+    let writing = match objects::replace_status(&api, &object).await {
         Ok(object) => Writing::Ok(object),
         Err(kube::Error::Api(status)) if status.code == 404 => Writing::Gone,
         // A conflict, or an answer that got lost: what is there now tells.
-        Err(error) => match api.get_opt(&name).await {
+        Err(error) => match objects::find(&api, &name).await {
             Ok(Some(now)) if now.uid().as_deref() == Some(&uid) => match error {
                 kube::Error::Api(status) if status.code != 409 => {
                     Writing::Failed(kube::Error::Api(status))

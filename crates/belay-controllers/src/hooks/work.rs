@@ -14,13 +14,14 @@ use belay_api::hook::{
     ExecutionHook, ExecutionHookStatus, HOOK_LABEL, HookAction, HookError, HookErrorType,
     PodAction, ResolvedAction,
 };
+use belay_api::lenient::Lenient;
 use belay_api::pod::Pod;
 use belay_api::selector::LabelSelector;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt as _, TryStreamExt as _};
 use jiff::Timestamp;
-use kube::api::{Api, ListParams, PostParams};
+use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt as _};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, sleep_until};
@@ -28,7 +29,7 @@ use tracing::{debug, info, warn};
 
 use super::record::{self, Part, Progress};
 use super::select::{self, Target};
-use crate::{Metrics, event};
+use crate::{Metrics, event, objects};
 
 /// How long to wait after something went wrong.
 pub(super) const RETRY: Duration = Duration::from_secs(1);
@@ -176,8 +177,9 @@ impl Work {
 
     async fn resolve(&self) -> kube::Result<Result<(ResolvedAction, Vec<Target>), HookError>> {
         let spec = &self.object.spec;
-        let actions: Api<HookAction> = Api::namespaced(self.shop.client.clone(), &self.namespace());
-        let Some(action) = actions.get_opt(&spec.action_name).await? else {
+        let actions: Api<Lenient<HookAction>> =
+            Api::namespaced(self.shop.client.clone(), &self.namespace());
+        let Some(action) = objects::find(&actions, &spec.action_name).await? else {
             let message = format!(
                 "HookAction {:?} does not exist in this namespace; nothing was run",
                 spec.action_name
@@ -221,10 +223,10 @@ impl Work {
     }
 
     async fn named(&self, names: Vec<String>) -> kube::Result<BTreeMap<String, Pod>> {
-        let api: Api<Pod> = Api::namespaced(self.shop.client.clone(), &self.namespace());
+        let api: Api<Lenient<Pod>> = Api::namespaced(self.shop.client.clone(), &self.namespace());
         let read = |name: String| {
             let api = api.clone();
-            async move { kube::Result::Ok((name.clone(), api.get_opt(&name).await?)) }
+            async move { kube::Result::Ok((name.clone(), objects::find(&api, &name).await?)) }
         };
         futures::stream::iter(names)
             .map(read)
@@ -235,13 +237,14 @@ impl Work {
     }
 
     async fn labelled(&self, labels: &str) -> kube::Result<Vec<Pod>> {
-        let api: Api<Pod> = Api::namespaced(self.shop.client.clone(), &self.namespace());
+        let api: Api<Lenient<Pod>> = Api::namespaced(self.shop.client.clone(), &self.namespace());
         all(&api, labels).await
     }
 
     /// The PodActions that an earlier process has made.
     async fn children(&self) -> Vec<PodAction> {
-        let api: Api<PodAction> = Api::namespaced(self.shop.client.clone(), &self.namespace());
+        let api: Api<Lenient<PodAction>> =
+            Api::namespaced(self.shop.client.clone(), &self.namespace());
         let uid = self.object.uid().unwrap_or_default();
         let labels = format!("{HOOK_LABEL}={uid}");
         loop {
@@ -299,10 +302,11 @@ impl Work {
 
     /// Looks whether a PodAction that should be there is.
     async fn look(&self, pod_uid: &str, progress: &mut Progress) {
-        let api: Api<PodAction> = Api::namespaced(self.shop.client.clone(), &self.namespace());
+        let api: Api<Lenient<PodAction>> =
+            Api::namespaced(self.shop.client.clone(), &self.namespace());
         let name = record::name(&self.object, pod_uid);
         loop {
-            match api.get_opt(&name).await {
+            match objects::find(&api, &name).await {
                 Ok(Some(child)) => return progress.seen(&child),
                 Ok(None) => {
                     let message = format!(
@@ -320,16 +324,14 @@ impl Work {
     /// Writes the status on the version that is known, until it is there.
     async fn write(&mut self, status: ExecutionHookStatus) -> Option<End> {
         let name = self.object.name_any();
-        let api: Api<ExecutionHook> = Api::namespaced(self.shop.client.clone(), &self.namespace());
+        let api: Api<Lenient<ExecutionHook>> =
+            Api::namespaced(self.shop.client.clone(), &self.namespace());
         loop {
             let object = ExecutionHook {
                 status: Some(status.clone()),
                 ..self.object.clone()
             };
-            let error = match api
-                .replace_status(&name, &PostParams::default(), &object)
-                .await
-            {
+            let error = match objects::replace_status(&api, &object).await {
                 Ok(object) => {
                     self.object.metadata = object.metadata;
                     self.written = status;
@@ -342,7 +344,7 @@ impl Work {
                 tokio::time::sleep(RETRY).await;
             }
             // A conflict, or an answer that got lost: what is there now tells.
-            match api.get_opt(&name).await {
+            match objects::find(&api, &name).await {
                 Ok(Some(now)) if now.uid() == self.object.uid() => {
                     let there = now.status.clone().unwrap_or_default();
                     if there == status {
@@ -381,21 +383,14 @@ impl Work {
 }
 
 /// Everything with these labels, in pages.
-async fn all<K>(api: &Api<K>, labels: &str) -> kube::Result<Vec<K>>
+async fn all<K>(api: &Api<Lenient<K>>, labels: &str) -> kube::Result<Vec<K>>
 where
     K: Clone + serde::de::DeserializeOwned + std::fmt::Debug,
 {
     let first = ListParams::default().labels(labels).limit(PAGE);
-    let mut page = first.clone();
     let mut found = Vec::new();
-    loop {
-        let list = api.list(&page).await?;
-        found.extend(list.items);
-        match list.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => page = first.clone().continue_token(&token),
-            None => return Ok(found),
-        }
-    }
+    objects::pages(api, &first, |object| found.push(object)).await?;
+    Ok(found)
 }
 
 /// Makes the PodAction of a pod, as long as it could still be started.
@@ -407,7 +402,7 @@ async fn make(
     node: Option<String>,
 ) -> Result<Box<PodAction>, HookError> {
     let namespace = object.namespace().unwrap_or_default();
-    let api: Api<PodAction> = Api::namespaced(shop.client.clone(), &namespace);
+    let api: Api<Lenient<PodAction>> = Api::namespaced(shop.client.clone(), &namespace);
     let mut node = node;
     let mut refusal: Option<String> = None;
     loop {
@@ -421,9 +416,9 @@ async fn make(
                         None => expired,
                     },
                 )?;
-                match api.create(&PostParams::default(), &child).await {
+                match objects::create(&api, &child).await {
                     Ok(made) => return Ok(Box::new(made)),
-                    Err(error) => match api.get_opt(&child.name_any()).await {
+                    Err(error) => match objects::find(&api, &child.name_any()).await {
                         // Made before, or the answer got lost.
                         Ok(Some(found)) if found.spec.hook == child.spec.hook => {
                             return Ok(Box::new(found));
@@ -433,10 +428,10 @@ async fn make(
                 }
             }
             None => {
-                let pods: Api<Pod> = Api::namespaced(shop.client.clone(), &namespace);
-                match pods.get_opt(&part.pod).await {
+                let pods = Api::namespaced(shop.client.clone(), &namespace);
+                match objects::find(&pods, &part.pod).await {
                     Ok(pod) => {
-                        let pod = pod.filter(|pod| pod.uid() == part.pod_uid);
+                        let pod = pod.filter(|pod: &Pod| pod.uid() == part.pod_uid);
                         node = Some(select::place(&pod.ok_or_else(|| {
                             let message = format!("pod {:?} is gone; nothing was run", part.pod);
                             HookError::new(HookErrorType::PodNotFound, message)

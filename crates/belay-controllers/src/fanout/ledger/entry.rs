@@ -48,7 +48,7 @@ pub(super) struct Active {
     pub(super) next_write: Instant,
     /// Not before this, because the last attempt failed.
     pub(super) retry_at: Option<Instant>,
-    /// No creation before this, because the server refused one.
+    /// No creation before this, because the server did not answer one, or refused all there are.
     pub(super) held_off: Option<Instant>,
     pause: Duration,
     /// When the timer for its deadline goes off, or went.
