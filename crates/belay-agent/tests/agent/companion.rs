@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::rig::{Rig, exec, until_lines};
+use crate::rig::{Rig, exec, until, until_lines};
 
 /// Real containers, and the annotations that their pods were created with.
 struct Sandboxes {
@@ -321,8 +321,19 @@ async fn with_the_gate_off_a_companion_stays_up_and_does_nothing() {
     let notifiers = json!([exec("work", "exit 0", 5)]);
     beside.run_pod(&notifiers, &notifiers).await;
     beside.rig.notify("n", ask("work")).await;
-    // Long enough for a companion that acts to have claimed it.
-    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    // One that acts claims at once; this one is seen at work twice before anybody looks.
+    let leases: Api<Lease> = Api::namespaced(beside.rig.admin.clone(), "belay-system");
+    let renewed = async || {
+        let lease = leases.get_opt("n1").await.unwrap();
+        lease.and_then(|lease| lease.spec?.renew_time)
+    };
+    for _ in 0..2 {
+        let before = renewed().await;
+        until("its lease to be renewed", async || {
+            (renewed().await != before).then_some(())
+        })
+        .await;
+    }
     let object = beside.rig.notifications().get("n").await.unwrap();
     assert!(object.status.unwrap().executor.is_none());
     assert!(!beside.agent.as_ref().unwrap().1.is_finished());

@@ -356,14 +356,14 @@ async fn a_try_that_hangs_is_killed_with_all_it_started() {
         "setsid sleep 1000 & echo $! >> {0}; echo $$ >> {0}; echo so far; wait",
         pids.display()
     );
-    let fields = json!({"timeoutSeconds": 10, "periodSeconds": 1000});
+    let fields = json!({"timeoutSeconds": 20, "periodSeconds": 1000});
     let spec = idle(json!({"readinessProbe": probe(exec(&check), fields)}));
     rig.run_pod("p", spec).await;
     until_lines(&pids, 2).await;
     let complaint = event(&rig, "p", "Unhealthy").await;
     assert_eq!(
         complaint,
-        "Readiness probe failed: the command did not end within 10 s: so far"
+        "Readiness probe failed: the command did not end within 20 s: so far"
     );
     for pid in read(&pids).lines() {
         assert!(!is_alive(pid), "{pid} is alive");

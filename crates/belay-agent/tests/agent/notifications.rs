@@ -1,7 +1,7 @@
 //! Deliveries through the real server, from the creation of the object to its result.
 
 use belay_api::gates::{Feature, FeatureGates};
-use kube::api::DeleteParams;
+use kube::api::{DeleteParams, Patch, PatchParams, WatchEvent};
 use serde_json::{Value, json};
 
 use crate::rig::{Rig, exec, idle, until, until_lines};
@@ -20,7 +20,7 @@ async fn handlers_end_as_they_end_and_the_result_tells() {
     let notifiers = json!([
         exec("good", "echo fine; echo also >&2", 10),
         exec("bad", "echo broken; exit 3", 10),
-        exec("slow", "echo begun; sleep 60", 5),
+        exec("slow", "echo begun; sleep 60", 10),
         exec("suicide", "kill -KILL $$", 10),
         {"name": "missing", "handler": {"exec": {"command": ["/no/such/program"]}}, "timeoutSeconds": 10},
         {"name": "quiet", "output": "None", "timeoutSeconds": 10,
@@ -265,7 +265,15 @@ async fn with_the_gate_off_the_agent_does_not_act() {
     rig.run_pod("p", idle(json!([exec("work", &touch, 5)])))
         .await;
     rig.notify("n", ask("work")).await;
-    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    // One that acts claims at once; this one meanwhile runs another pod, and lets it go.
+    rig.run_pod("q", idle(json!([]))).await;
+    let now = DeleteParams::default().grace_period(1);
+    rig.pods().delete("q", &now).await.unwrap();
+    until("the other pod to be gone", async || {
+        let found = rig.pods().get_opt("q").await.unwrap();
+        found.is_none().then_some(())
+    })
+    .await;
     let object = rig.notifications().get("n").await.unwrap();
     assert!(!object.state().is_final());
     assert!(object.status.unwrap().executor.is_none());
@@ -281,20 +289,25 @@ async fn one_notification_is_two_status_writes() {
     let created = rig.notify("n", ask("work")).await;
     let first = created.metadata.resource_version.unwrap();
     rig.finished("n").await;
-    let params = kube::api::WatchParams::default()
-        .fields("metadata.name=n")
-        .timeout(2);
-    let api = rig.notifications();
-    let mut seen = 0;
+    // A third write would not take longer than another notification.
+    rig.notify("m", ask("work")).await;
+    rig.finished("m").await;
+    let last = json!({"metadata": {"labels": {"last": "yes"}}});
+    let (api, only) = (rig.notifications(), PatchParams::default());
+    api.patch("n", &only, &Patch::Merge(last)).await.unwrap();
+    let params = kube::api::WatchParams::default().fields("metadata.name=n");
     let stream = api.watch(&params, &first).await.unwrap();
     let mut stream = std::pin::pin!(stream);
-    while let Some(event) = futures::StreamExt::next(&mut stream).await {
-        if let kube::api::WatchEvent::Modified(_) = event.unwrap() {
-            seen += 1;
-        }
-        if seen > 2 {
+    let mut seen = 0;
+    loop {
+        let event = futures::StreamExt::next(&mut stream).await;
+        let WatchEvent::Modified(object) = event.unwrap().unwrap() else {
+            continue;
+        };
+        if object.metadata.labels.is_some() {
             break;
         }
+        seen += 1;
     }
     assert_eq!(seen, 2);
     rig.end().await;

@@ -247,16 +247,18 @@ async fn a_restarted_agent_goes_on_probing_and_does_not_run_the_handler_again() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_comes_back_too_late_lets_one_last_try_decide() {
+    /// Short enough to be slept through, long enough for a first try on a busy machine.
+    const OVER: u32 = 40;
     let mut rig = Rig::start().await;
     let (opened, closed) = (Gated::new(&rig, "opened"), Gated::new(&rig, "closed"));
-    let notifiers = json!([opened.notifier(10), closed.notifier(10)]);
+    let notifiers = json!([opened.notifier(OVER), closed.notifier(OVER)]);
     rig.run_pod("p", idle(notifiers)).await;
     for gated in [&opened, &closed] {
         rig.notify(&gated.name, ask(&gated.name)).await;
         until_lines(&gated.tries, 1).await;
     }
     rig.stop_agent().await;
-    tokio::time::sleep(Duration::from_secs(11)).await;
+    tokio::time::sleep(Duration::from_secs(u64::from(OVER) + 1)).await;
     opened.open();
     let before = (opened.tries(), closed.tries());
     rig.start_agent().await;

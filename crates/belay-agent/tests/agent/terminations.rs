@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Event;
 use kube::api::{Api, DeleteParams, ListParams};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 
 use crate::rig::{Rig, until, until_lines};
 
@@ -401,10 +401,10 @@ async fn http_and_tcp_hooks_ask_once_and_what_is_no_success_is_told() {
     let rig = Rig::start().await;
     let http = |port: u16| json!({"httpGet": {"host": "127.0.0.1", "port": port, "path": "/bye"}});
     let tcp = |port: u16| json!({"tcpSocket": {"host": "127.0.0.1", "port": port}});
-    let nobody = {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        listener.local_addr().unwrap().port()
-    };
+    // Bound and not listening: nobody else gets it, and who connects is refused.
+    let deaf = TcpSocket::new_v4().unwrap();
+    deaf.bind(([127, 0, 0, 1], 0).into()).unwrap();
+    let nobody = deaf.local_addr().unwrap().port();
     let asked = |name: &str| rig.dir.path().join(format!("{name}-asked"));
     let good = answering("204 No Content", asked("http-good")).await;
     let bad = answering("503 Service Unavailable", asked("http-bad")).await;
