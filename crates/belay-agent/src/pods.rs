@@ -20,6 +20,7 @@ mod expand;
 mod hook;
 mod images;
 mod message;
+mod network;
 pub(crate) mod objects;
 mod plan;
 mod probes;

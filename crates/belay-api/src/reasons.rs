@@ -18,6 +18,8 @@ pub const FAILED_MOUNT: &str = "FailedMount";
 pub const BACK_OFF: &str = "BackOff";
 /// An image is being fetched.
 pub const PULLING: &str = "Pulling";
+/// An image is fetched without the credentials that its pod names.
+pub const FAILED_TO_RETRIEVE_IMAGE_PULL_SECRET: &str = "FailedToRetrieveImagePullSecret";
 /// An image is there.
 pub const PULLED: &str = "Pulled";
 /// An image is not there, and must not be fetched.

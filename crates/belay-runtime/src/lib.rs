@@ -51,9 +51,9 @@ pub use belay_shim::rotation;
 pub use containers::{Containers, RecordedContainer, RecordedPod, RecordedPods};
 pub use cri::CriRuntime;
 pub use pod::{
-    ContainerConfig, ContainerState, ContainerStatus, Exit, ExitReason, Image, ImageError,
-    ImageUser, Mount, PodConfig, PodRuntime, Propagation, Pull, Resources, RuntimeError, Sandbox,
-    Seccomp, Security,
+    ContainerConfig, ContainerState, ContainerStatus, Dns, Exit, ExitReason, HostPort, Image,
+    ImageError, ImageUser, Mount, PodConfig, PodRuntime, Propagation, Protocol, Pull, Resources,
+    RuntimeError, Sandbox, Seccomp, Security,
 };
 pub use pods_exec::{ApiPod, PodsExec};
 pub use process::ProcessRuntime;

@@ -31,6 +31,35 @@ pub struct PodConfig {
     pub host_ipc: bool,
     /// Whether its containers see each other's processes.
     pub share_processes: bool,
+    /// How names are resolved; `None` is as on the node.
+    pub dns: Option<Dns>,
+    /// Ports of the node that lead to the pod, where the runtime's network can do that.
+    pub ports: Vec<HostPort>,
+}
+
+/// What is in a pod's `/etc/resolv.conf`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Dns {
+    pub servers: Vec<String>,
+    pub searches: Vec<String>,
+    pub options: Vec<String>,
+}
+
+/// A port of the node that leads to one of a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostPort {
+    pub protocol: Protocol,
+    pub container_port: u16,
+    pub host_port: u16,
+    /// The address on the node; empty is every.
+    pub host_ip: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    Tcp,
+    Udp,
+    Sctp,
 }
 
 /// Where the containers of a pod run: what they share.

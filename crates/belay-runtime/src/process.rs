@@ -22,7 +22,7 @@ use belay_action::{ContainerId, Target};
 use belay_shim::instance::{self, Durable, Ending, StartError, StartFailure, Started};
 use belay_shim::proc;
 use tokio::task::JoinSet;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use self::container::{CONFIG, Container, container_spec};
 use self::inflight::InFlight;
@@ -58,6 +58,15 @@ struct Shared {
     starts: InFlight,
 }
 
+/// The service of systemd that a process with these control groups is in.
+fn service(groups: &str) -> Option<&str> {
+    let mut units = groups
+        .lines()
+        .filter_map(|line| line.rsplit('/').next())
+        .filter(|unit| unit.ends_with(".service"));
+    units.next()
+}
+
 impl ProcessRuntime {
     /// Opens the runtime on a directory, which it creates if need be. Containers that an earlier
     /// agent started there go on, and are in the list.
@@ -79,6 +88,14 @@ impl ProcessRuntime {
             Path::new("/proc"),
         ))?;
         sweep(&containers);
+        let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        if let Some(unit) = service(&groups) {
+            warn!(
+                unit,
+                "this is a service of systemd: unless its unit has KillMode=process (and \
+                 Delegate=yes), stopping or restarting it kills all containers"
+            );
+        }
         Ok(ProcessRuntime {
             shared: Arc::new(Shared {
                 containers,
@@ -440,5 +457,26 @@ fn exit_of(exit: &instance::Exit) -> Exit {
         started,
         finished,
         reason,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_of_systemd_is_known_by_its_control_group() {
+        let unified = "0::/system.slice/belay.service\n";
+        assert_eq!(service(unified), Some("belay.service"));
+        let apart = "5:memory:/a\n1:name=systemd:/system.slice/belay.service\n";
+        assert_eq!(service(apart), Some("belay.service"));
+        for groups in [
+            "",
+            "0::/\n",
+            "0::/user.slice/user-0.slice/session-1.scope\n",
+            "0::/user.slice/user@0.service/app.slice/shell.scope\n",
+        ] {
+            assert_eq!(service(groups), None, "{groups}");
+        }
     }
 }

@@ -328,6 +328,38 @@ async fn of_sandboxes_that_died_only_the_last_stays() {
 }
 
 #[tokio::test]
+async fn names_are_resolved_as_the_pod_says() {
+    on_each_containerd(async |bench| {
+        let pod = PodConfig {
+            dns: Some(Dns {
+                servers: vec!["192.0.2.53".into()],
+                searches: vec!["example.test".into()],
+                options: vec!["ndots:3".into()],
+            }),
+            ..bench.other_pod()
+        };
+        let sandbox = soon(bench.runtime.sandbox(&pod)).await.unwrap();
+        let config = ContainerConfig {
+            pod_uid: pod.uid.clone(),
+            pod_name: pod.name.clone(),
+            sandbox: sandbox.id.clone(),
+            ..bench.sh("cat /etc/resolv.conf")
+        };
+        let id = soon(bench.runtime.start(&config)).await.unwrap();
+        soon(bench.runtime.wait(&id)).await.unwrap();
+        for line in [
+            "nameserver 192.0.2.53",
+            "search example.test",
+            "options ndots:3",
+        ] {
+            logged(&config, &format!("stdout F {line}")).await;
+        }
+        bench.remove_sandboxes(&pod.uid).await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn images_are_found_refused_and_not_to_be_had() {
     on_each_containerd(async |bench| {
         let runtime = &bench.runtime;

@@ -292,6 +292,62 @@ async fn bad_pods_wait_with_the_usual_reasons_and_messages() -> anyhow::Result<(
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_a_pod_says_of_names_and_of_system_calls_holds_or_is_told_not_to() -> anyhow::Result<()>
+{
+    for stage in Stage::on_each_containerd().await? {
+        let file = stage.file("named");
+        let script = format!(
+            "(cat /etc/hosts /etc/resolv.conf; grep Seccomp: /proc/self/status; echo all) > {file}; \
+             exec sleep 3600"
+        );
+        let aliases = json!([{"ip": "192.0.2.1", "hostnames": ["one", "two"]}]);
+        let named = pod("named")
+            .container("main", ["sh", "-c", &script])
+            .spec("hostAliases", aliases)
+            .spec("dnsPolicy", json!("None"))
+            .spec("dnsConfig", json!({"nameservers": ["192.0.2.53"]}))
+            .spec(
+                "securityContext",
+                json!({"seccompProfile": {"type": "RuntimeDefault"}}),
+            );
+        stage.create(named.grace(1)).await?;
+        let known = ready(stage.admin(), "named").await?;
+        let address = known["status"]["podIP"].as_str().context("an address")?;
+        let told_names = until_file(&file, |text| text.ends_with("all\n")).await?;
+        for line in [
+            format!("{address}\tnamed"),
+            "192.0.2.1\tone\ttwo".to_owned(),
+            "nameserver 192.0.2.53".to_owned(),
+            "Seccomp:\t2".to_owned(),
+        ] {
+            assert!(
+                told_names.lines().any(|told| told == line),
+                "{line}: {told_names}"
+            );
+        }
+
+        let alone = pod("alone").idle("main").spec("hostUsers", json!(false));
+        stage.create(alone).await?;
+        let message = waiting(&stage, "alone", "CreateContainerConfigError").await?;
+        assert_eq!(message, "hostUsers: false is not supported by this agent");
+        let secret = pod("secret")
+            .idle("main")
+            .container_field("image", json!("127.0.0.1:1/no/such:1"))
+            .spec("imagePullSecrets", json!([{"name": "registry"}]));
+        stage.create(secret).await?;
+        let words = "is pulled without credentials";
+        until_told(&stage, "secret", "FailedToRetrieveImagePullSecret", words).await?;
+        for name in ["named", "alone", "secret"] {
+            delete(&stage, name).await?;
+        }
+        for name in ["named", "alone", "secret"] {
+            gone(&stage, name).await?;
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_pod_with_a_volume_that_is_not_there_waits_and_one_with_an_impossible_probe_restarts()
 -> anyhow::Result<()> {
     for stage in Stage::on_each_containerd().await? {

@@ -1,7 +1,7 @@
 //! What an image is to a container: when it is fetched, and which signal it wants to be stopped
 //! with. Pure.
 
-use belay_api::pod::Container;
+use belay_api::pod::{Container, Pod};
 use belay_api::signal::Signal;
 use belay_runtime::Pull;
 use serde_json::Value;
@@ -40,6 +40,14 @@ fn is_latest(image: &str) -> bool {
         Some((_, tag)) => tag == "latest",
         None => digest.is_none(),
     }
+}
+
+/// Whether a pod names credentials to fetch its images with.
+pub(crate) fn has_pull_secrets(pod: &Pod) -> bool {
+    let secrets = pod.spec.other.get("imagePullSecrets");
+    secrets
+        .and_then(Value::as_array)
+        .is_some_and(|secrets| !secrets.is_empty())
 }
 
 /// The signal that an image names, which may be written as a number, without `SIG`, or in small

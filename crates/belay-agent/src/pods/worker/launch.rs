@@ -21,7 +21,7 @@ use crate::pods::hook::causes;
 use crate::pods::message::{self, Source};
 use crate::pods::tracked::Instance;
 use crate::pods::waiting::Waiting;
-use crate::pods::{images, security, volumes};
+use crate::pods::{images, network, security, volumes};
 
 /// What is to be started, and where.
 pub(super) struct Launch {
@@ -30,6 +30,8 @@ pub(super) struct Launch {
     pub(super) container: Container,
     pub(super) draft: Draft,
     pub(super) sandbox: String,
+    /// Where the pod is reached.
+    pub(super) address: String,
     /// Who is told of, in events.
     pub(super) about: ObjectReference,
     /// The pod ends. What has not begun does not begin any more.
@@ -89,6 +91,7 @@ impl Launch {
         // Without an image there is no place of the container's own to write to.
         if !image.id.is_empty() {
             mounts.extend(self.message_mount().await);
+            mounts.extend(self.hosts_mount(&mounts).await);
         }
         let stop_signal = self.container.declared_stop_signal();
         let gate = Feature::ContainerStopSignals;
@@ -111,6 +114,26 @@ impl Launch {
             Ok(mount) => Some(mount),
             Err(error) => {
                 warn!(container = self.container.name, %error, "no place for its last message");
+                None
+            }
+        }
+    }
+
+    /// The names of hosts that it knows. It is no reason not to start one.
+    async fn hosts_mount(&self, mounts: &[Mount]) -> Option<Mount> {
+        let dir = volumes::dir(&self.context.data_dir, self.pod.uid());
+        let (pod, name) = (Arc::clone(&self.pod), self.container.name.clone());
+        let (address, mounts) = (self.address.clone(), mounts.to_vec());
+        let made = tokio::task::spawn_blocking(move || {
+            network::hosts_mount(&dir, &pod, &name, &address, &mounts)
+        });
+        match made.await.unwrap_or_else(|error| Err(error.into())) {
+            Ok(mount) => mount.map(|mount| Mount {
+                read_only: self.draft.config.security.read_only_root,
+                ..mount
+            }),
+            Err(error) => {
+                warn!(container = self.container.name, %error, "no names of hosts for it");
                 None
             }
         }
@@ -144,6 +167,13 @@ impl Launch {
             let message = format!("Container image \"{name}\" already present on machine");
             self.tell(reasons::PULLED, message);
             return Ok(image);
+        }
+        if images::has_pull_secrets(&self.pod) {
+            let message = format!(
+                "imagePullSecrets are not supported by this agent: image \"{name}\" is pulled \
+                 without credentials"
+            );
+            self.warn(reasons::FAILED_TO_RETRIEVE_IMAGE_PULL_SECRET, message);
         }
         self.tell(reasons::PULLING, format!("Pulling image \"{name}\""));
         let begun = Instant::now();

@@ -21,12 +21,10 @@ use super::{Happening, Worker, earliest};
 use crate::context::Host;
 use crate::pods::hook::causes;
 use crate::pods::tracked::Tracked;
-use crate::pods::{config, terminate};
+use crate::pods::{config, network, terminate};
 
 /// How long a sandbox that could not be made is waited for before the next try, and at most.
 const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
-/// The longest name of a host.
-const LONGEST_HOSTNAME: usize = 63;
 
 /// The pod's sandbox, as far as it is known.
 #[derive(Debug)]
@@ -163,8 +161,13 @@ impl Worker {
         }
         self.site.standing = Standing::Asked;
         let runtime = Arc::clone(&self.context.runtime);
-        let config = pod_config(pod, &self.context);
-        let asking = async move { Happening::Sandboxed(runtime.sandbox(&config).await) };
+        let mut config = pod_config(pod, &self.context);
+        let pod = Arc::clone(pod);
+        let asking = async move {
+            let dns = tokio::task::spawn_blocking(move || network::dns(&pod)).await;
+            config.dns = dns.unwrap_or_default();
+            Happening::Sandboxed(runtime.sandbox(&config).await)
+        };
         self.happenings.push(asking.boxed());
         false
     }
@@ -296,25 +299,23 @@ impl Worker {
     }
 }
 
-/// What the runtime has to know of a pod.
+/// What the runtime has to know of a pod. How it resolves names is still to be read.
 fn pod_config(pod: &Pod, host: &Host) -> PodConfig {
     let flag = |field: &str| pod.spec.other.get(field).and_then(Value::as_bool) == Some(true);
-    let hostname = pod.spec.other.get("hostname").and_then(Value::as_str);
-    let mut hostname = hostname.unwrap_or(pod.name()).to_owned();
-    hostname.truncate(hostname.floor_char_boundary(LONGEST_HOSTNAME));
-    let hostname = hostname.trim_end_matches(['-', '.']).to_owned();
     PodConfig {
         namespace: pod.namespace().to_owned(),
         name: pod.name().to_owned(),
         uid: pod.uid().to_owned(),
-        hostname,
+        hostname: network::hostname(pod),
         labels: pod.metadata.labels.clone().unwrap_or_default(),
         annotations: pod.metadata.annotations.clone().unwrap_or_default(),
         log_dir: config::log_dir(&host.data_dir, pod.namespace(), pod.name(), pod.uid()),
-        host_network: flag("hostNetwork"),
+        host_network: network::is_on_host_network(pod),
         host_pid: flag("hostPID"),
         host_ipc: flag("hostIPC"),
         share_processes: flag("shareProcessNamespace"),
+        dns: None,
+        ports: network::ports(pod),
     }
 }
 

@@ -49,6 +49,7 @@ impl Worker {
             container: container.clone(),
             draft,
             sandbox: self.site.id().to_owned(),
+            address: self.address().to_owned(),
             about: reference(pod, Some(name)),
             cancel: self.launches.clone(),
         };

@@ -8,12 +8,13 @@ use super::OWNER;
 use crate::cri::client::{CONTAINER_NAME, POD_UID};
 use crate::cri::protocol::runtime::v1::security_profile::ProfileType;
 use crate::cri::protocol::runtime::v1::{
-    Capability, ContainerConfig as CriContainer, ContainerMetadata, Image, ImageSpec, Int64Value,
-    KeyValue, LinuxContainerConfig, LinuxContainerResources, LinuxContainerSecurityContext,
-    LinuxPodSandboxConfig, LinuxSandboxSecurityContext, Mount, MountPropagation, NamespaceMode,
-    NamespaceOption, PodSandboxConfig, PodSandboxMetadata, PodSandboxStatus, SecurityProfile,
+    Capability, ContainerConfig as CriContainer, ContainerMetadata, DnsConfig, Image, ImageSpec,
+    Int64Value, KeyValue, LinuxContainerConfig, LinuxContainerResources,
+    LinuxContainerSecurityContext, LinuxPodSandboxConfig, LinuxSandboxSecurityContext, Mount,
+    MountPropagation, NamespaceMode, NamespaceOption, PodSandboxConfig, PodSandboxMetadata,
+    PodSandboxStatus, PortMapping, Protocol, SecurityProfile,
 };
-use crate::{ContainerConfig, PodConfig, Propagation, Resources, Seccomp};
+use crate::{ContainerConfig, HostPort, PodConfig, Propagation, Resources, Seccomp};
 
 const POD_NAME: &str = "io.kubernetes.pod.name";
 const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
@@ -85,6 +86,12 @@ pub(super) fn sandbox(
             pod.hostname.clone()
         },
         log_directory: pod.log_dir.display().to_string(),
+        dns_config: pod.dns.as_ref().map(|dns| DnsConfig {
+            servers: dns.servers.clone(),
+            searches: dns.searches.clone(),
+            options: dns.options.clone(),
+        }),
+        port_mappings: pod.ports.iter().map(port).collect(),
         labels,
         annotations: pod.annotations.clone().into_iter().collect(),
         linux: Some(LinuxPodSandboxConfig {
@@ -99,6 +106,20 @@ pub(super) fn sandbox(
                 seccomp: Some(profile(ProfileType::RuntimeDefault)),
             }),
         }),
+    }
+}
+
+fn port(port: &HostPort) -> PortMapping {
+    let protocol = match port.protocol {
+        crate::Protocol::Tcp => Protocol::Tcp,
+        crate::Protocol::Udp => Protocol::Udp,
+        crate::Protocol::Sctp => Protocol::Sctp,
+    };
+    PortMapping {
+        protocol: protocol.into(),
+        container_port: port.container_port.into(),
+        host_port: port.host_port.into(),
+        host_ip: port.host_ip.clone(),
     }
 }
 
@@ -117,6 +138,9 @@ pub(super) fn sandbox_again(
         log_directory: directory.map_or_else(String::new, |dir| dir.display().to_string()),
         labels: status.labels.clone(),
         annotations: status.annotations.clone(),
+        // Of the sandbox itself only, which is there.
+        dns_config: None,
+        port_mappings: Vec::new(),
         linux: Some(LinuxPodSandboxConfig {
             cgroup_parent: group,
             security_context: Some(LinuxSandboxSecurityContext {
@@ -307,6 +331,31 @@ fn pod_labels(namespace: &str, name: &str, uid: &str, owner: &str) -> HashMap<St
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_and_ports_of_a_pod_reach_its_sandbox() {
+        let pod = PodConfig {
+            dns: Some(crate::Dns {
+                servers: vec!["192.0.2.53".to_owned()],
+                ..crate::Dns::default()
+            }),
+            ports: vec![HostPort {
+                protocol: crate::Protocol::Udp,
+                container_port: 53,
+                host_port: 5353,
+                host_ip: "127.0.0.1".to_owned(),
+            }],
+            ..PodConfig::default()
+        };
+        let told = sandbox(&pod, 0, "n", String::new());
+        assert_eq!(told.dns_config.unwrap().servers, ["192.0.2.53"]);
+        let port = &told.port_mappings[0];
+        assert_eq!(port.protocol(), Protocol::Udp);
+        assert_eq!((port.container_port, port.host_port), (53, 5353));
+        assert_eq!(port.host_ip, "127.0.0.1");
+        let plain = sandbox(&PodConfig::default(), 0, "n", String::new());
+        assert_eq!((plain.dns_config, plain.port_mappings), (None, vec![]));
+    }
 
     #[test]
     fn cpus_are_shared_out_as_a_kubelet_does() {
