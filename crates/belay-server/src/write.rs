@@ -163,7 +163,7 @@ impl Api {
         }
         // What a closed gate takes away is not worth a warning.
         rules.drop_disabled(&mut object, None, &self.gates);
-        let mut warnings = rules.warnings_before_default(&object);
+        let mut warnings = rules.warnings_before_default(&object, None);
         rules.default(&mut object);
         rules.prepare_create(&mut object);
         let mut errors = metadata::validate_create(&object, kind.name_rule, kind.namespaced);
@@ -438,9 +438,12 @@ impl Api {
                 }
             }
         }
-        let mut warnings = Vec::new();
-        rules.default(&mut next);
         rules.drop_disabled(&mut next, Some(current), &self.gates);
+        let mut warnings = match call.resource.subresource {
+            None => rules.warnings_before_default(&next, Some(current)),
+            Some(_) => Vec::new(),
+        };
+        rules.default(&mut next);
         if kind.generation && spec_changed(&next, current) {
             let generation = current
                 .pointer("/metadata/generation")
