@@ -5,6 +5,7 @@
 //! again on the newer object.
 
 mod body;
+mod remarks;
 
 use belay_api::decode::{self, FieldValidation};
 use belay_api::metadata;
@@ -228,32 +229,6 @@ impl Api {
             return Err(gone());
         }
         Ok(Some((key, Expect::At(entry.modified))))
-    }
-
-    /// Events about an object that was just created. Losing one loses no fact: status has it all.
-    async fn remark(
-        &self,
-        call: &Call<'_>,
-        entry: &belay_store::Entry<Meta>,
-        remarks: Vec<Remark>,
-    ) {
-        let Some(kind) = self.registry.by_plural("events") else {
-            return;
-        };
-        for remark in remarks {
-            let Ok(object) = parse(entry) else { return };
-            let event = event_about(call.resource.kind, &object, &remark, Timestamp::now());
-            let key = kind.key(Some(meta_str(&object, "namespace")), name(&event));
-            let write = Write {
-                key,
-                expect: Expect::Absent,
-                also: Vec::new(),
-                change: Change::Put(encode(event, &self.mark)),
-            };
-            if let Err(error) = self.store.write(write).await {
-                tracing::warn!(%error, "could not record an event");
-            }
-        }
     }
 
     pub(crate) async fn replace(
@@ -634,41 +609,24 @@ fn spec_changed(next: &Value, current: &Value) -> bool {
     differs(next, current) || differs(current, next)
 }
 
-fn event_about(kind: &Kind, object: &Value, remark: &Remark, now: Timestamp) -> Value {
-    let at = seconds(now);
-    let namespace = meta_str(object, "namespace");
-    json!({
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {
-            "name": format!("{}.{:x}", name(object), uuid::Uuid::new_v4().as_u128() >> 64),
-            "namespace": namespace,
-            "uid": uuid::Uuid::new_v4().to_string(),
-            "creationTimestamp": at,
-        },
-        "involvedObject": {
-            "apiVersion": kind.api_version(),
-            "kind": kind.kind,
-            "namespace": namespace,
-            "name": name(object),
-            "uid": meta_str(object, "uid"),
-            "resourceVersion": meta_str(object, "resourceVersion"),
-        },
-        "type": if remark.warning { "Warning" } else { "Normal" },
-        "reason": remark.reason,
-        "message": remark.message,
-        "source": {"component": "belay-server"},
-        "reportingComponent": "belay-server",
-        "reportingInstance": "",
-        "firstTimestamp": at,
-        "lastTimestamp": at,
-        "count": 1,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_lets_a_deleted_object_go_may_use_the_last_of_the_disk() {
+        let held = |finalizers: &[&str]| {
+            json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z",
+                "finalizers": finalizers}})
+        };
+        let (two, one) = (held(&["a/b", "c/d"]), held(&["a/b"]));
+        let there = json!({"metadata": {"finalizers": ["a/b"]}});
+        assert!(leads_to_deletion(None, &two, &one));
+        assert!(leads_to_deletion(Some("status"), &one, &one));
+        assert!(!leads_to_deletion(None, &one, &one));
+        assert!(!leads_to_deletion(None, &there, &json!({"metadata": {}})));
+        assert!(!leads_to_deletion(Some("status"), &there, &there));
+    }
 
     #[test]
     fn a_generated_name_keeps_its_prefix_and_its_length_in_bounds() {
