@@ -191,6 +191,7 @@ impl Api {
                 expect: Expect::At(entry.modified),
                 also: Vec::new(),
                 change,
+                reserve: true,
             };
             match self.store.write(write).await {
                 Ok(entry) => return Ok((plan, parse(&entry)?)),

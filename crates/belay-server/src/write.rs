@@ -79,6 +79,7 @@ impl Api {
                 expect: Expect::Absent,
                 also,
                 change: Change::Put(encode(object, &self.mark)),
+                reserve: false,
             };
             match self.store.write(write).await {
                 Ok(entry) => {
@@ -348,6 +349,7 @@ impl Api {
             if finished && kind.strategy.is_place() {
                 self.remove_hidden(call.name()).await?;
             }
+            let reserve = leads_to_deletion(call.resource.subresource.as_deref(), &current, &next);
             let encoded = encode(next, &self.mark);
             let write = Write {
                 key: key.clone(),
@@ -358,6 +360,7 @@ impl Api {
                 } else {
                     Change::Put(encoded)
                 },
+                reserve,
             };
             match self.store.write(write).await {
                 Ok(entry) => {
@@ -474,6 +477,7 @@ impl Api {
                     expect: Expect::At(entry.modified),
                     also: Vec::new(),
                     change: Change::Put(encode(object, &self.mark)),
+                    reserve: false,
                 };
                 match self.store.write(write).await {
                     Ok(_) => {}
@@ -587,6 +591,16 @@ fn keep_system_metadata(next: &mut Value, current: &Value) {
     }
     meta.remove("managedFields");
     meta.remove("selfLink");
+}
+
+/// Whether an object cannot go before this is written: who holds it lets go, or reports what came of
+/// it.
+fn leads_to_deletion(subresource: Option<&str>, current: &Value, next: &Value) -> bool {
+    let finalizers = |object: &Value| {
+        let list = object.pointer("/metadata/finalizers");
+        list.and_then(Value::as_array).map_or(0, Vec::len)
+    };
+    is_terminating(current) && (subresource.is_some() || finalizers(next) < finalizers(current))
 }
 
 fn copy_or_remove(next: &mut Value, current: &Value, field: &str) {
