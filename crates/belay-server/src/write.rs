@@ -129,17 +129,13 @@ impl Api {
         ] {
             meta.remove(field);
         }
-        match (namespace, meta.get("namespace").and_then(Value::as_str)) {
-            (Some(path), Some(sent)) if !sent.is_empty() && sent != path => {
-                return Err(ApiError::bad_request(format!(
-                    "the namespace of the provided object does not match the namespace sent on the \
-                     request ({sent:?} and {path:?})"
-                )));
-            }
-            (Some(path), _) => {
+        match namespace {
+            Some(path) => {
+                let sent = meta.get("namespace").and_then(Value::as_str);
+                same_namespace(sent.unwrap_or_default(), path)?;
                 meta.insert("namespace".into(), path.into());
             }
-            (None, _) => {
+            None => {
                 meta.remove("namespace");
             }
         }
@@ -246,6 +242,9 @@ impl Api {
                 "the name of the object ({sent_name}) does not match the name on the URL ({})",
                 call.name()
             )));
+        }
+        if let Some(path) = call.resource.namespace.as_deref() {
+            same_namespace(meta_str(&sent, "namespace"), path)?;
         }
         if meta_str(&sent, "resourceVersion").is_empty() && !kind.unconditional_update {
             let path = belay_api::field::Path::new("metadata").child("resourceVersion");
@@ -546,6 +545,17 @@ fn check(
     validation: FieldValidation,
 ) -> ApiResult<Vec<String>> {
     decode::check(value, schema, validation).map_err(|e| ApiError::bad_request(e.to_string()))
+}
+
+/// An object may leave out the namespace that the path names; it cannot name another.
+fn same_namespace(sent: &str, path: &str) -> ApiResult<()> {
+    if sent.is_empty() || sent == path {
+        return Ok(());
+    }
+    Err(ApiError::bad_request(format!(
+        "the namespace of the provided object does not match the namespace sent on the request \
+         ({sent:?} and {path:?})"
+    )))
 }
 
 fn no_namespace(call: &Call<'_>) -> ApiError {
