@@ -1,9 +1,10 @@
 //! What the server does to an object of a kind before it is stored.
 //!
 //! ```text
-//! create:  warnings_before_default -> default -> prepare_create -> drop_disabled
+//! create:  drop_disabled -> warnings_before_default -> default -> prepare_create
 //!          -> (name) -> metadata::validate_create + validate_create
-//! update:  default -> drop_disabled(old) -> metadata::validate_update + validate_update
+//! update:  drop_disabled(old) -> warnings_before_default(old) -> default
+//!          -> metadata::validate_update + validate_update
 //! status:  metadata::validate_update + validate_status
 //! ```
 //!
@@ -53,8 +54,8 @@ impl From<Vec<FieldError>> for Review {
 /// The rules of one kind. See the module for the order in which they apply.
 pub trait Rules: Send + Sync + std::fmt::Debug {
     /// Warnings that depend on what the client left out, and so must be taken from the object as
-    /// it was sent, before [`Rules::default`].
-    fn warnings_before_default(&self, _sent: &Value) -> Vec<String> {
+    /// it was sent, before [`Rules::default`]. In an update they are about what changes.
+    fn warnings_before_default(&self, _sent: &Value, _old: Option<&Value>) -> Vec<String> {
         Vec::new()
     }
 

@@ -277,7 +277,7 @@ proptest! {
     ) {
         for rules in RULES {
             let mut object = new.clone();
-            let _ = rules.warnings_before_default(&object);
+            let _ = rules.warnings_before_default(&object, None);
             rules.prepare_create(&mut object);
             rules.drop_disabled(&mut object, Some(&old), &gates);
             rules.drop_disabled(&mut object, None, &gates);

@@ -1,5 +1,6 @@
 //! Events about what was done for an object.
 
+use belay_api::reasons::{event_message, event_name};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
 use kube::Client;
@@ -57,7 +58,7 @@ fn event(
     json!({
         // As upstream names events: the object, and the time in hex.
         "metadata": {
-            "name": format!("{}.{:x}", about.name, now.as_nanosecond()),
+            "name": event_name(about.name, &format!("{:x}", now.as_nanosecond())),
             "namespace": about.namespace,
         },
         "involvedObject": {
@@ -69,7 +70,7 @@ fn event(
         },
         "type": kind,
         "reason": reason,
-        "message": note,
+        "message": event_message(note.to_owned()),
         "action": by.action,
         "source": {"component": format!("belay-{}", by.controller)},
         "reportingComponent": format!("belay.dev/{}", by.controller),
@@ -79,4 +80,31 @@ fn event(
         "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string(),
         "count": 1,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_has_a_name_and_a_message_that_fit_whatever_it_is_about() {
+        let name = "p".repeat(253);
+        let about = About {
+            api_version: "v1",
+            kind: "Pod",
+            namespace: "n",
+            name: &name,
+            uid: "u",
+        };
+        let by = By {
+            controller: "binder",
+            action: "Binding",
+        };
+        let note = "m".repeat(5000);
+        let event = event(&about, &by, "Warning", "Odd", &note, Timestamp::UNIX_EPOCH);
+        let length = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).map(str::len);
+        assert_eq!(length("/metadata/name"), Some(253));
+        assert_eq!(length("/message"), Some(1024));
+        assert_eq!(length("/involvedObject/name"), Some(253));
+    }
 }

@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use crate::audit::{Audit, Record};
 use crate::authority::Ask;
+use crate::delete::Options;
 use crate::identity::{Identity, Tokens};
 use crate::metrics::Metrics;
 use crate::object::{Meta, RevisionMark};
@@ -161,6 +162,27 @@ fn text(code: StatusCode, body: &'static str) -> Response<Body> {
         HeaderValue::from_static("text/plain; charset=utf-8"),
     );
     response
+}
+
+/// How many warnings an answer has, and how long one may be, in bytes: clients give up on too many
+/// headers.
+const WARNINGS: usize = 16;
+const WARNING_BYTES: usize = 1024;
+
+/// The warnings that fit, and how many do not.
+fn told(mut warnings: Vec<String>) -> Vec<String> {
+    if warnings.len() > WARNINGS {
+        let left_out = warnings.len() - (WARNINGS - 1);
+        warnings.truncate(WARNINGS - 1);
+        warnings.push(format!("and {left_out} further warnings"));
+    }
+    for warning in &mut warnings {
+        if warning.len() > WARNING_BYTES {
+            warning.truncate(warning.floor_char_boundary(WARNING_BYTES));
+            warning.push_str("...");
+        }
+    }
+    warnings
 }
 
 impl World for Api {
@@ -353,6 +375,8 @@ impl Api {
             _ => Verb::of(&parts.method, resource.name.is_some(), watch)?,
         };
         record.set_resource(resource, verb);
+        // A value that is not known is refused where it matters.
+        record.dry_run = query.dry_run().unwrap_or(false);
         let mut selection = Selection::parse(resource.kind, query)?;
         if let (Verb::Watch, Some(name)) = (verb, &resource.name) {
             // A watch on one object is a watch on the collection with its name selected.
@@ -407,11 +431,17 @@ impl Api {
                 let object = self.patch(&call, &body, &mut warnings).await?;
                 self.written(StatusCode::OK, &object, &call)?
             }
-            (Verb::Delete, None) => self.delete(&call, &body).await?.into(),
-            (Verb::DeleteCollection, None) => self.delete_collection(&call, &body).await?.into(),
+            (Verb::Delete | Verb::DeleteCollection, None) => {
+                let options = Options::of(&call, &body)?;
+                record.dry_run = options.dry_run();
+                match verb {
+                    Verb::Delete => self.delete(&call, &options).await?.into(),
+                    _ => self.delete_collection(&call, &options).await?.into(),
+                }
+            }
             _ => return Err(ApiError::method_not_allowed(&parts.method)),
         };
-        for warning in warnings {
+        for warning in told(warnings) {
             // 299 is "miscellaneous persistent warning"; the text must stay on one line.
             let text = warning
                 .replace('\\', "\\\\")

@@ -5,8 +5,9 @@ use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -39,6 +40,9 @@ pub(crate) struct Record {
     namespace: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
+    /// Whether it was only asked what would come of it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) dry_run: bool,
     pub(crate) code: u16,
     /// What a new object asks for, in the words of its kind.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -63,6 +67,7 @@ impl Record {
             subresource: None,
             namespace: None,
             name: None,
+            dry_run: false,
             code: 0,
             about: None,
             message: None,
@@ -145,13 +150,160 @@ impl Drop for Audit {
     }
 }
 
-fn append(mut file: File, queue: &Receiver<Vec<u8>>) {
-    while let Ok(mut batch) = queue.recv() {
-        while let Ok(more) = queue.try_recv() {
-            batch.extend(more);
+/// How much may wait for a file that cannot be written.
+const PENDING_BYTES: usize = 4 << 20;
+/// How long until a file that could not be written is tried again, if nothing else comes.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+fn append(file: File, queue: &Receiver<Vec<u8>>) {
+    let mut log = Log::new(file);
+    loop {
+        let first = if log.pending.is_empty() {
+            queue.recv().map_err(|_| RecvTimeoutError::Disconnected)
+        } else {
+            queue.recv_timeout(AGAIN_AFTER)
+        };
+        let ended = matches!(first, Err(RecvTimeoutError::Disconnected));
+        for line in first.into_iter().chain(queue.try_iter()) {
+            log.take(&line);
         }
-        if let Err(error) = file.write_all(&batch) {
-            tracing::error!(%error, "cannot write the audit log");
+        match log.flush() {
+            Ok(lost) if lost > 0 => {
+                tracing::error!(
+                    lost,
+                    "the audit log can be written again; lines are missing"
+                );
+            }
+            Ok(_) => {}
+            Err(error) => tracing::error!(%error, "cannot write the audit log"),
         }
+        if ended {
+            return;
+        }
+    }
+}
+
+/// Where lines are appended.
+trait Storage {
+    fn length(&self) -> std::io::Result<u64>;
+    fn append(&mut self, lines: &[u8]) -> std::io::Result<()>;
+    fn cut(&mut self, length: u64) -> std::io::Result<()>;
+}
+
+impl Storage for File {
+    fn length(&self) -> std::io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn append(&mut self, lines: &[u8]) -> std::io::Result<()> {
+        self.write_all(lines)
+    }
+
+    fn cut(&mut self, length: u64) -> std::io::Result<()> {
+        self.set_len(length)
+    }
+}
+
+/// A file of whole lines. What cannot be written, as on a full disk, waits for its turn, and nobody
+/// waits for it: requests are what makes room.
+struct Log<S> {
+    storage: S,
+    pending: Vec<u8>,
+    lost: u64,
+}
+
+impl<S: Storage> Log<S> {
+    fn new(storage: S) -> Self {
+        Self {
+            storage,
+            pending: Vec::new(),
+            lost: 0,
+        }
+    }
+
+    fn take(&mut self, line: &[u8]) {
+        if self.pending.len() + line.len() > PENDING_BYTES {
+            self.lost += 1;
+        } else {
+            self.pending.extend_from_slice(line);
+        }
+    }
+
+    /// Writes what is pending, all of it or nothing. Says how many lines were lost until then.
+    fn flush(&mut self) -> std::io::Result<u64> {
+        if self.pending.is_empty() {
+            return Ok(0);
+        }
+        let whole = self.storage.length()?;
+        if let Err(error) = self.storage.append(&self.pending) {
+            self.storage.cut(whole)?;
+            return Err(error);
+        }
+        self.pending.clear();
+        Ok(std::mem::take(&mut self.lost))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A disk that takes so many bytes.
+    #[derive(Default)]
+    struct Disk {
+        bytes: Vec<u8>,
+        size: usize,
+    }
+
+    impl Storage for Disk {
+        fn length(&self) -> std::io::Result<u64> {
+            Ok(self.bytes.len() as u64)
+        }
+
+        fn append(&mut self, lines: &[u8]) -> std::io::Result<()> {
+            let fits = lines.len().min(self.size - self.bytes.len());
+            self.bytes.extend_from_slice(&lines[..fits]);
+            match fits == lines.len() {
+                true => Ok(()),
+                false => Err(std::io::ErrorKind::StorageFull.into()),
+            }
+        }
+
+        fn cut(&mut self, length: u64) -> std::io::Result<()> {
+            self.bytes.truncate(usize::try_from(length).unwrap());
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_full_disk_tears_no_line_and_loses_none_that_can_wait() {
+        let mut log = Log::new(Disk {
+            size: 8,
+            ..Disk::default()
+        });
+        log.take(b"one\n");
+        log.flush().unwrap();
+        log.take(b"second\n");
+        log.flush().unwrap_err();
+        log.take(b"third\n");
+        log.flush().unwrap_err();
+        assert_eq!(log.storage.bytes, b"one\n");
+        log.storage.size = 100;
+        assert_eq!(log.flush().unwrap(), 0);
+        assert_eq!(log.storage.bytes, b"one\nsecond\nthird\n");
+    }
+
+    #[test]
+    fn what_waits_for_a_full_disk_is_bounded_and_what_was_lost_is_counted() {
+        let mut log = Log::new(Disk::default());
+        let line = vec![b'x'; PENDING_BYTES / 4];
+        for _ in 0..6 {
+            log.take(&line);
+            log.flush().unwrap_err();
+        }
+        log.storage.size = 2 * PENDING_BYTES;
+        assert_eq!(log.flush().unwrap(), 2);
+        assert_eq!(log.storage.bytes.len(), PENDING_BYTES);
+        assert_eq!(log.flush().unwrap(), 0);
     }
 }

@@ -30,7 +30,7 @@ const FOREGROUND: &str = "foregroundDeletion";
 /// dependents are to be orphaned, or to go before their owner.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Options {
+pub(crate) struct Options {
     grace_period_seconds: Option<i64>,
     preconditions: Preconditions,
     dry_run: Vec<String>,
@@ -39,6 +39,47 @@ struct Options {
 }
 
 impl Options {
+    /// What the request says, in its body or in its query.
+    pub(crate) fn of(call: &Call<'_>, body: &Bytes) -> ApiResult<Self> {
+        let mut options: Self = if body.is_empty() {
+            Self::default()
+        } else {
+            serde_json::from_value(decode_argument(call, body, "DeleteOptions")?).map_err(|e| {
+                ApiError::bad_request(format!("the delete options are not valid: {e}"))
+            })?
+        };
+        if let Some(seconds) = call.query.number("gracePeriodSeconds")? {
+            options.grace_period_seconds = Some(seconds);
+        }
+        if options.dry_run.iter().any(|v| v != "All") {
+            return Err(ApiError::bad_request(
+                "dryRun: the only supported value is \"All\"",
+            ));
+        }
+        if call.query.dry_run()? {
+            options.dry_run.push("All".to_owned());
+        }
+        if options.propagation_policy.is_none() {
+            options.propagation_policy = call.query.get("propagationPolicy").map(str::to_owned);
+        }
+        match (
+            options.propagation_policy.as_deref(),
+            options.orphan_dependents,
+        ) {
+            (Some(_), Some(_)) => Err(ApiError::bad_request(
+                "orphanDependents and propagationPolicy cannot both be set",
+            )),
+            (None | Some("Background" | "Foreground" | "Orphan"), _) => Ok(options),
+            (Some(other), _) => Err(ApiError::bad_request(format!(
+                "propagationPolicy: {other:?} is not one of Background, Foreground, Orphan"
+            ))),
+        }
+    }
+
+    pub(crate) fn dry_run(&self) -> bool {
+        !self.dry_run.is_empty()
+    }
+
     /// The finalizer by which the owner collector knows what to do with dependents: none when they
     /// are to go after their owner. `None`: the caller leaves it as it is.
     fn finalizer(&self) -> Option<Option<&'static str>> {
@@ -79,11 +120,14 @@ enum Plan {
 }
 
 impl Api {
-    pub(crate) async fn delete(&self, call: &Call<'_>, body: &Bytes) -> ApiResult<Response<Body>> {
-        let options = options(call, body)?;
+    pub(crate) async fn delete(
+        &self,
+        call: &Call<'_>,
+        options: &Options,
+    ) -> ApiResult<Response<Body>> {
         let kind = call.resource.kind;
         match self
-            .delete_one(call, call.name(), &call.key(), &options)
+            .delete_one(call, call.name(), &call.key(), options)
             .await?
         {
             (Plan::Remove, object) => {
@@ -102,9 +146,8 @@ impl Api {
     pub(crate) async fn delete_collection(
         &self,
         call: &Call<'_>,
-        body: &Bytes,
+        options: &Options,
     ) -> ApiResult<Response<Body>> {
-        let options = options(call, body)?;
         let kind = call.resource.kind;
         let prefix = kind.prefix(call.resource.namespace.as_deref());
         let page = self.store.list(&prefix, None, usize::MAX, &mut |e| {
@@ -112,7 +155,7 @@ impl Api {
         });
         for entry in &page.entries {
             let name = entry.key.rsplit('/').next().unwrap_or_default();
-            match self.delete_one(call, name, &entry.key, &options).await {
+            match self.delete_one(call, name, &entry.key, options).await {
                 Ok(_) => {}
                 Err(error) if error.code == StatusCode::NOT_FOUND => {}
                 Err(error) => return Err(error),
@@ -179,10 +222,9 @@ impl Api {
                 Plan::Unchanged if object != stored => Plan::Mark(Box::new(object.clone())),
                 plan => plan,
             };
-            let dry_run = call.query.dry_run()? || !options.dry_run.is_empty();
             let change = match &plan {
                 Plan::Unchanged => return Ok((plan, object)),
-                _ if dry_run => return Ok((plan, object)),
+                _ if options.dry_run() => return Ok((plan, object)),
                 Plan::Remove => Change::Delete(Some(encode(object.clone(), &self.mark))),
                 Plan::Mark(marked) => Change::Put(encode((**marked).clone(), &self.mark)),
             };
@@ -191,6 +233,7 @@ impl Api {
                 expect: Expect::At(entry.modified),
                 also: Vec::new(),
                 change,
+                reserve: true,
             };
             match self.store.write(write).await {
                 Ok(entry) => return Ok((plan, parse(&entry)?)),
@@ -203,38 +246,6 @@ impl Api {
             name,
             "the object keeps changing; try again",
         ))
-    }
-}
-
-fn options(call: &Call<'_>, body: &Bytes) -> ApiResult<Options> {
-    let mut options: Options = if body.is_empty() {
-        Options::default()
-    } else {
-        serde_json::from_value(decode_argument(call, body, "DeleteOptions")?)
-            .map_err(|e| ApiError::bad_request(format!("the delete options are not valid: {e}")))?
-    };
-    if let Some(seconds) = call.query.number("gracePeriodSeconds")? {
-        options.grace_period_seconds = Some(seconds);
-    }
-    if options.dry_run.iter().any(|v| v != "All") {
-        return Err(ApiError::bad_request(
-            "dryRun: the only supported value is \"All\"",
-        ));
-    }
-    if options.propagation_policy.is_none() {
-        options.propagation_policy = call.query.get("propagationPolicy").map(str::to_owned);
-    }
-    match (
-        options.propagation_policy.as_deref(),
-        options.orphan_dependents,
-    ) {
-        (Some(_), Some(_)) => Err(ApiError::bad_request(
-            "orphanDependents and propagationPolicy cannot both be set",
-        )),
-        (None | Some("Background" | "Foreground" | "Orphan"), _) => Ok(options),
-        (Some(other), _) => Err(ApiError::bad_request(format!(
-            "propagationPolicy: {other:?} is not one of Background, Foreground, Orphan"
-        ))),
     }
 }
 

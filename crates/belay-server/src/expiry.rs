@@ -24,6 +24,7 @@ impl Api {
                     expect: Expect::At(entry.modified),
                     also: Vec::new(),
                     change: Change::Delete(None),
+                    reserve: false,
                 };
                 if let Err(error) = self.store.write(write).await {
                     tracing::debug!(%error, "an expired object stays");

@@ -37,10 +37,11 @@ impl Query {
             .map(|(_, v)| v.as_str())
     }
 
+    /// A parameter that is true or false; without a value it is true, as on a stock server.
     pub(crate) fn flag(&self, name: &str) -> ApiResult<bool> {
-        match self.get(name) {
+        match self.all(name).next() {
             None => Ok(false),
-            Some("1" | "true" | "True" | "TRUE") => Ok(true),
+            Some("" | "1" | "true" | "True" | "TRUE") => Ok(true),
             Some("0" | "false" | "False" | "FALSE") => Ok(false),
             Some(other) => Err(ApiError::bad_request(format!(
                 "query parameter {name}: {other:?} is not true or false"
@@ -167,6 +168,24 @@ mod tests {
         assert_eq!(accept("*/*"), Some(Form::Json));
         assert_eq!(accept("application/vnd.kubernetes.protobuf"), None);
         assert_eq!(accept("text/html"), None);
+    }
+
+    #[test]
+    fn a_flag_is_set_by_its_name_alone() {
+        for (raw, set) in [
+            ("", false),
+            ("watch", true),
+            ("watch=", true),
+            ("watch=1", true),
+            ("watch=false", false),
+        ] {
+            assert_eq!(
+                Query::parse(Some(raw)).flag("watch").ok(),
+                Some(set),
+                "{raw}"
+            );
+        }
+        assert!(Query::parse(Some("watch=maybe")).flag("watch").is_err());
     }
 
     #[test]

@@ -263,6 +263,7 @@ mod tests {
                 expect,
                 also,
                 change,
+                reserve: false,
             };
             self.store.write(write).await.unwrap();
         }

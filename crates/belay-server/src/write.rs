@@ -5,6 +5,7 @@
 //! again on the newer object.
 
 mod body;
+mod remarks;
 
 use belay_api::decode::{self, FieldValidation};
 use belay_api::metadata;
@@ -78,6 +79,7 @@ impl Api {
                 expect: Expect::Absent,
                 also,
                 change: Change::Put(encode(object, &self.mark)),
+                reserve: false,
             };
             match self.store.write(write).await {
                 Ok(entry) => {
@@ -127,17 +129,13 @@ impl Api {
         ] {
             meta.remove(field);
         }
-        match (namespace, meta.get("namespace").and_then(Value::as_str)) {
-            (Some(path), Some(sent)) if !sent.is_empty() && sent != path => {
-                return Err(ApiError::bad_request(format!(
-                    "the namespace of the provided object does not match the namespace sent on the \
-                     request ({sent:?} and {path:?})"
-                )));
-            }
-            (Some(path), _) => {
+        match namespace {
+            Some(path) => {
+                let sent = meta.get("namespace").and_then(Value::as_str);
+                same_namespace(sent.unwrap_or_default(), path)?;
                 meta.insert("namespace".into(), path.into());
             }
-            (None, _) => {
+            None => {
                 meta.remove("namespace");
             }
         }
@@ -163,7 +161,7 @@ impl Api {
         }
         // What a closed gate takes away is not worth a warning.
         rules.drop_disabled(&mut object, None, &self.gates);
-        let mut warnings = rules.warnings_before_default(&object);
+        let mut warnings = rules.warnings_before_default(&object, None);
         rules.default(&mut object);
         rules.prepare_create(&mut object);
         let mut errors = metadata::validate_create(&object, kind.name_rule, kind.namespaced);
@@ -230,32 +228,6 @@ impl Api {
         Ok(Some((key, Expect::At(entry.modified))))
     }
 
-    /// Events about an object that was just created. Losing one loses no fact: status has it all.
-    async fn remark(
-        &self,
-        call: &Call<'_>,
-        entry: &belay_store::Entry<Meta>,
-        remarks: Vec<Remark>,
-    ) {
-        let Some(kind) = self.registry.by_plural("events") else {
-            return;
-        };
-        for remark in remarks {
-            let Ok(object) = parse(entry) else { return };
-            let event = event_about(call.resource.kind, &object, &remark, Timestamp::now());
-            let key = kind.key(Some(meta_str(&object, "namespace")), name(&event));
-            let write = Write {
-                key,
-                expect: Expect::Absent,
-                also: Vec::new(),
-                change: Change::Put(encode(event, &self.mark)),
-            };
-            if let Err(error) = self.store.write(write).await {
-                tracing::warn!(%error, "could not record an event");
-            }
-        }
-    }
-
     pub(crate) async fn replace(
         &self,
         call: &Call<'_>,
@@ -270,6 +242,9 @@ impl Api {
                 "the name of the object ({sent_name}) does not match the name on the URL ({})",
                 call.name()
             )));
+        }
+        if let Some(path) = call.resource.namespace.as_deref() {
+            same_namespace(meta_str(&sent, "namespace"), path)?;
         }
         if meta_str(&sent, "resourceVersion").is_empty() && !kind.unconditional_update {
             let path = belay_api::field::Path::new("metadata").child("resourceVersion");
@@ -373,6 +348,7 @@ impl Api {
             if finished && kind.strategy.is_place() {
                 self.remove_hidden(call.name()).await?;
             }
+            let reserve = leads_to_deletion(call.resource.subresource.as_deref(), &current, &next);
             let encoded = encode(next, &self.mark);
             let write = Write {
                 key: key.clone(),
@@ -383,6 +359,7 @@ impl Api {
                 } else {
                     Change::Put(encoded)
                 },
+                reserve,
             };
             match self.store.write(write).await {
                 Ok(entry) => {
@@ -438,9 +415,12 @@ impl Api {
                 }
             }
         }
-        let mut warnings = Vec::new();
-        rules.default(&mut next);
         rules.drop_disabled(&mut next, Some(current), &self.gates);
+        let mut warnings = match call.resource.subresource {
+            None => rules.warnings_before_default(&next, Some(current)),
+            Some(_) => Vec::new(),
+        };
+        rules.default(&mut next);
         if kind.generation && spec_changed(&next, current) {
             let generation = current
                 .pointer("/metadata/generation")
@@ -496,6 +476,7 @@ impl Api {
                     expect: Expect::At(entry.modified),
                     also: Vec::new(),
                     change: Change::Put(encode(object, &self.mark)),
+                    reserve: false,
                 };
                 match self.store.write(write).await {
                     Ok(_) => {}
@@ -566,6 +547,17 @@ fn check(
     decode::check(value, schema, validation).map_err(|e| ApiError::bad_request(e.to_string()))
 }
 
+/// An object may leave out the namespace that the path names; it cannot name another.
+fn same_namespace(sent: &str, path: &str) -> ApiResult<()> {
+    if sent.is_empty() || sent == path {
+        return Ok(());
+    }
+    Err(ApiError::bad_request(format!(
+        "the namespace of the provided object does not match the namespace sent on the request \
+         ({sent:?} and {path:?})"
+    )))
+}
+
 fn no_namespace(call: &Call<'_>) -> ApiError {
     let namespace = call.resource.namespace.as_deref().unwrap_or_default();
     let mut error = ApiError::no_such_path();
@@ -611,6 +603,16 @@ fn keep_system_metadata(next: &mut Value, current: &Value) {
     meta.remove("selfLink");
 }
 
+/// Whether an object cannot go before this is written: who holds it lets go, or reports what came of
+/// it.
+fn leads_to_deletion(subresource: Option<&str>, current: &Value, next: &Value) -> bool {
+    let finalizers = |object: &Value| {
+        let list = object.pointer("/metadata/finalizers");
+        list.and_then(Value::as_array).map_or(0, Vec::len)
+    };
+    is_terminating(current) && (subresource.is_some() || finalizers(next) < finalizers(current))
+}
+
 fn copy_or_remove(next: &mut Value, current: &Value, field: &str) {
     if let Some(next) = next.as_object_mut() {
         match current.get(field) {
@@ -631,41 +633,24 @@ fn spec_changed(next: &Value, current: &Value) -> bool {
     differs(next, current) || differs(current, next)
 }
 
-fn event_about(kind: &Kind, object: &Value, remark: &Remark, now: Timestamp) -> Value {
-    let at = seconds(now);
-    let namespace = meta_str(object, "namespace");
-    json!({
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {
-            "name": format!("{}.{:x}", name(object), uuid::Uuid::new_v4().as_u128() >> 64),
-            "namespace": namespace,
-            "uid": uuid::Uuid::new_v4().to_string(),
-            "creationTimestamp": at,
-        },
-        "involvedObject": {
-            "apiVersion": kind.api_version(),
-            "kind": kind.kind,
-            "namespace": namespace,
-            "name": name(object),
-            "uid": meta_str(object, "uid"),
-            "resourceVersion": meta_str(object, "resourceVersion"),
-        },
-        "type": if remark.warning { "Warning" } else { "Normal" },
-        "reason": remark.reason,
-        "message": remark.message,
-        "source": {"component": "belay-server"},
-        "reportingComponent": "belay-server",
-        "reportingInstance": "",
-        "firstTimestamp": at,
-        "lastTimestamp": at,
-        "count": 1,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_lets_a_deleted_object_go_may_use_the_last_of_the_disk() {
+        let held = |finalizers: &[&str]| {
+            json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z",
+                "finalizers": finalizers}})
+        };
+        let (two, one) = (held(&["a/b", "c/d"]), held(&["a/b"]));
+        let there = json!({"metadata": {"finalizers": ["a/b"]}});
+        assert!(leads_to_deletion(None, &two, &one));
+        assert!(leads_to_deletion(Some("status"), &one, &one));
+        assert!(!leads_to_deletion(None, &one, &one));
+        assert!(!leads_to_deletion(None, &there, &json!({"metadata": {}})));
+        assert!(!leads_to_deletion(Some("status"), &there, &there));
+    }
 
     #[test]
     fn a_generated_name_keeps_its_prefix_and_its_length_in_bounds() {

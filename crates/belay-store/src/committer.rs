@@ -237,7 +237,7 @@ impl<M> Committer<M> {
         let mut next = Some(first);
         while let Some(Request { write, answer }) = next.take() {
             let taken = group.bytes() as u64;
-            let room = || self.space.room(free, taken);
+            let room = |reserve| self.space.room(free, taken, reserve);
             match group.decide(write, &visible, &self.derive, &room) {
                 Decision::Accepted(entry) => answers.push((answer, Ok(entry))),
                 Decision::RefusedByPending(error) => answers.push((answer, Err(error))),

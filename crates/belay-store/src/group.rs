@@ -70,19 +70,20 @@ impl<M> Group<M> {
     /// Decides one write.
     ///
     /// `visible` looks a key up in what is published. `room` refuses a write that adds data when
-    /// the disk has no place for it.
+    /// the disk has no place for it; it is told whether the write may use the reserve.
     pub(crate) fn decide(
         &mut self,
         write: Write,
         visible: &dyn Fn(&str) -> Option<Arc<Entry<M>>>,
         derive: &Derive<M>,
-        room: &dyn Fn() -> Result<(), WriteError<M>>,
+        room: &dyn Fn(bool) -> Result<(), WriteError<M>>,
     ) -> Decision<M> {
         let Write {
             key,
             expect,
             also,
             change,
+            reserve,
         } = write;
         let current = self.current(&key, visible);
         let deletes = matches!(change, Change::Delete(_));
@@ -96,7 +97,7 @@ impl<M> Group<M> {
                 return conflict(key, other);
             }
         }
-        if !deletes && let Err(full) = room() {
+        if !deletes && let Err(full) = room(reserve) {
             return Decision::Refused(full);
         }
         let previous = current.entry().cloned();

@@ -72,6 +72,9 @@ pub struct Write {
     pub also: Vec<(String, Expect)>,
     /// What happens to the key.
     pub change: Change,
+    /// Whether it is on the way to a deletion, as a mark or a last report is: such a write may use
+    /// room that is kept from all others.
+    pub reserve: bool,
 }
 
 impl Write {
@@ -87,6 +90,7 @@ impl Write {
             expect,
             also: Vec::new(),
             change,
+            reserve: false,
         }
     }
 
@@ -97,6 +101,7 @@ impl Write {
             expect,
             also: Vec::new(),
             change: Change::Delete(None),
+            reserve: false,
         }
     }
 
@@ -119,7 +124,7 @@ pub enum WriteError<M> {
         /// What it holds.
         current: Option<Arc<Entry<M>>>,
     },
-    /// The disk is nearly full. Deleting still works.
+    /// The disk is nearly full. Deleting still works, and for longer also what leads to it.
     #[error(
         "the disk that holds {} has {free} bytes free, and writing needs {needed}; \
          free some space on it",

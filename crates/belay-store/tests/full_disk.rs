@@ -95,6 +95,18 @@ fn child() {
         assert!(room > 50, "only {room} values fit");
         // What is there is there, and what was refused left no trace.
         assert_eq!(store.stats().entries, room);
+        // What must be written before something can be deleted still is.
+        let mark = Write::put("key/0", Expect::Present, |_| Bytes::from_static(b"marked"));
+        let refused = store.write(mark).await.unwrap_err();
+        assert!(matches!(refused, WriteError::Full { .. }), "{refused}");
+        let mark = Write {
+            reserve: true,
+            ..Write::put("key/0", Expect::Present, |_| Bytes::from_static(b"marked"))
+        };
+        store
+            .write(mark)
+            .await
+            .expect("marking works on a full disk");
         for number in 0..room {
             let delete = Write::delete(format!("key/{number}"), Expect::Present);
             store

@@ -35,8 +35,14 @@ const COUNTS: [&str; 7] = [
 pub(super) struct DaemonSetRules;
 
 impl Rules for DaemonSetRules {
-    fn warnings_before_default(&self, sent: &Value) -> Vec<String> {
-        template::warnings_before_default(&template_of(&Cursor::new(sent)))
+    fn warnings_before_default(&self, sent: &Value, old: Option<&Value>) -> Vec<String> {
+        let mut complete = sent.clone();
+        self.default(&mut complete);
+        let (now, before) = (Cursor::new(&complete), old.map(Cursor::new));
+        match before {
+            Some(before) if template_of(&before).value() == template_of(&now).value() => Vec::new(),
+            _ => template::warnings_before_default(&template_of(&Cursor::new(sent))),
+        }
     }
 
     fn default(&self, object: &mut Value) {

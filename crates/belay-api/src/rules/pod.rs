@@ -52,8 +52,12 @@ const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralCo
 pub(super) struct PodRules;
 
 impl Rules for PodRules {
-    fn warnings_before_default(&self, sent: &Value) -> Vec<String> {
-        notifiers::warnings_before_default(&Cursor::new(sent))
+    fn warnings_before_default(&self, sent: &Value, old: Option<&Value>) -> Vec<String> {
+        match old {
+            None => notifiers::warnings_before_default(&Cursor::new(sent)),
+            // What there is to warn about is fixed at creation.
+            Some(_) => Vec::new(),
+        }
     }
 
     fn default(&self, object: &mut Value) {

@@ -172,3 +172,23 @@ async fn a_body_in_protobuf_is_the_same_object() {
         (&json!("main"), &json!("none"))
     );
 }
+
+#[tokio::test]
+async fn a_notifier_that_a_patch_adds_is_warned_about_like_one_at_creation() {
+    let h = Harness::start().await;
+    let c = h.admin();
+    let made = c.post(SETS, &set("d")).await;
+    assert_eq!(made.warnings.len(), 0, "{made:?}");
+    let add = json!({"spec": {"template": {"spec": {"containers": [{
+        "name": "main",
+        "notifiers": [{"name": "flush", "handler": {"exec": {"command": ["flush"]}}}],
+    }]}}}});
+    let added = strategic(&c, "d", &add).await;
+    assert_eq!(added.warnings.len(), 1, "{added:?}");
+    let warning = &added.warnings[0];
+    assert!(warning.contains("timeoutSeconds: not set"), "{warning}");
+    let label = json!({"metadata": {"labels": {"x": "y"}}});
+    let labelled = strategic(&c, "d", &label).await;
+    assert_eq!(labelled.warnings.len(), 0, "{labelled:?}");
+    labelled.ok();
+}

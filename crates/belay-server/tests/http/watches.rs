@@ -81,6 +81,8 @@ async fn a_watch_without_a_revision_begins_with_what_is_there() {
     c.post(MAPS, &map("a", &[])).await.ok();
     let mut events = watch(&c, &format!("{MAPS}?watch=1")).await;
     assert_eq!(take(&mut events, 1).await, ["ADDED a"]);
+    let mut events = watch(&c, &format!("{MAPS}?watch")).await;
+    assert_eq!(take(&mut events, 1).await, ["ADDED a"]);
     let streaming =
         "watch=1&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan";
     let mut events = watch(&c, &format!("{MAPS}?{streaming}")).await;

@@ -417,3 +417,96 @@ async fn a_binding_is_for_one_pod_and_not_for_a_successor_of_its_name() {
     let bound = c.get(&format!("{PODS}/p")).await.ok();
     assert_eq!(bound["spec"]["nodeName"], "n");
 }
+
+#[tokio::test]
+async fn an_object_stays_in_its_namespace() {
+    let h = Harness::start().await;
+    let c = h.admin();
+    let mut made = c.post(MAPS, &map("a", &[])).await.ok();
+    let path = format!("{MAPS}/a");
+    made["metadata"]["namespace"] = "other".into();
+    let answer = c.put(&path, &made).await;
+    let message = answer.refused(400, "BadRequest");
+    assert!(
+        message.contains("does not match the namespace"),
+        "{message}"
+    );
+    made["metadata"]
+        .as_object_mut()
+        .unwrap()
+        .remove("namespace");
+    c.put(&path, &made).await.ok();
+}
+
+/// Clients give up on an answer with too many headers.
+#[tokio::test]
+async fn many_warnings_are_told_in_a_few_headers() {
+    let h = Harness::start().await;
+    let c = h.admin();
+    let mut odd = map("a", &[]);
+    for field in 0..1000 {
+        odd[format!("unknown{field}")] = json!(1);
+    }
+    let long = "x".repeat(100_000);
+    odd[&long] = json!(1);
+    let path = format!("{MAPS}?fieldValidation=Warn");
+    let answer = c.post(&path, &odd).await;
+    assert_eq!(answer.warnings.len(), 16);
+    let last = &answer.warnings[15];
+    assert!(last.ends_with("further warnings\""), "{last}");
+    odd = map("b", &[]);
+    odd[&long] = json!(1);
+    let answer = c.post(&path, &odd).await;
+    assert!(
+        answer.warnings[0].len() < 1100,
+        "{}",
+        answer.warnings[0].len()
+    );
+    answer.ok();
+}
+
+#[tokio::test]
+async fn the_audit_log_tells_a_dry_run_from_the_real_thing() {
+    let h = Harness::start().await;
+    let c = h.admin();
+    let path = format!("{MAPS}/a");
+    let data = json!({"data": {"k": "v"}});
+    let all = json!({"dryRun": ["All"]}).to_string().into_bytes();
+    c.post(&format!("{MAPS}?dryRun=All"), &map("a", &[]))
+        .await
+        .ok();
+    c.post(MAPS, &map("a", &[])).await.ok();
+    let dry = format!("{path}?dryRun=All");
+    c.patch(&dry, "merge-patch", &data).await.ok();
+    c.patch(&path, "merge-patch", &data).await.ok();
+    c.delete(&dry).await.ok();
+    c.send("DELETE", &path, &[], all.clone()).await.ok();
+    c.send("DELETE", MAPS, &[], all).await.ok();
+    c.delete(&path).await.ok();
+    drop(c);
+    // Closing the server waits for the writer of the log.
+    let h = h.reopen(Default::default()).await;
+    let log = std::fs::read_to_string(h.dir.path().join("audit.log")).unwrap();
+    let told: Vec<(String, Value)> = log
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .filter(|line| line["resource"] == "configmaps")
+        .map(|line| {
+            (
+                line["verb"].as_str().unwrap().to_owned(),
+                line["dryRun"].clone(),
+            )
+        })
+        .collect();
+    let expected = [
+        ("create", json!(true)),
+        ("create", json!(null)),
+        ("patch", json!(true)),
+        ("patch", json!(null)),
+        ("delete", json!(true)),
+        ("delete", json!(true)),
+        ("deletecollection", json!(true)),
+        ("delete", json!(null)),
+    ];
+    assert_eq!(told, expected.map(|(verb, dry)| (verb.to_owned(), dry)));
+}

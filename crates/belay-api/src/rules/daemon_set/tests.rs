@@ -32,8 +32,8 @@ fn create(mut set: Value, gates: &FeatureGates) -> (Value, Vec<String>) {
 }
 
 fn update(mut new: Value, old: &Value, gates: &FeatureGates) -> (Value, Vec<String>) {
-    DaemonSetRules.default(&mut new);
     DaemonSetRules.drop_disabled(&mut new, Some(old), gates);
+    DaemonSetRules.default(&mut new);
     let errors = DaemonSetRules.validate_update(&new, old, gates).errors;
     (new, errors.iter().map(ToString::to_string).collect())
 }
@@ -98,6 +98,22 @@ fn the_selector_is_required_and_matches_the_template() {
         },
         &[],
     );
+}
+
+#[test]
+fn what_a_template_leaves_out_is_warned_about_when_the_template_changes() {
+    let reload = json!([{"name": "reload", "handler": {"exec": {"command": ["x"]}}}]);
+    let sent = set(|set| {
+        set["spec"]["template"]["spec"]["containers"][0]["notifiers"] = reload;
+    });
+    let mut stored = sent.clone();
+    DaemonSetRules.default(&mut stored);
+    let warned = |sent: &Value, old| DaemonSetRules.warnings_before_default(sent, old).len();
+    assert_eq!(warned(&sent, None), 1);
+    assert_eq!(warned(&sent, Some(&stored)), 0, "it says the same again");
+    let without = set(|_| {});
+    assert_eq!(warned(&sent, Some(&without)), 1);
+    assert_eq!(warned(&without, Some(&stored)), 0);
 }
 
 #[test]

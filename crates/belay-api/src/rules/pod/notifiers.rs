@@ -3,31 +3,37 @@
 //! The annotation is text to the API, so it is read, given the same shape and then held to the
 //! same rules, with errors that name the annotation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
 use super::{Errors, defaults, handlers, is_sidecar, signals};
 use crate::field::{Cursor, FieldError, Path};
-use crate::metadata::{IMMUTABLE, extend_invalid, names};
+use crate::metadata::{ANNOTATIONS_LIMIT_BYTES, IMMUTABLE, extend_invalid, names};
 use crate::pod::{NOTIFIERS_ANNOTATION, NotifierError, parse_annotation};
 
 /// Names that Kubernetes keeps for notifiers everybody knows. There are none yet.
 const RESERVED_PREFIX: &str = "k8s.io/";
 const MAX_HOLD_SECONDS: i64 = 3600;
+/// In one list.
+const MAX_NOTIFIERS: usize = 100;
 const OUTPUTS: [&str; 2] = ["Tail", "None"];
 
 /// Checks the notifiers of one container's field.
 pub(super) fn validate(notifiers: &Cursor<'_>, os: &str, errors: &mut Errors) {
-    let mut seen = Vec::new();
+    let count = notifiers.list().len();
+    if count > MAX_NOTIFIERS {
+        errors.push(FieldError::too_many(notifiers.path(), count, MAX_NOTIFIERS));
+        return;
+    }
+    let mut seen = BTreeSet::new();
     for notifier in notifiers.items() {
         let name = notifier.get("name");
         if name.is_empty() {
             errors.push(FieldError::required(name.path(), ""));
-        } else if seen.contains(&name.str()) {
+        } else if !seen.insert(name.str()) {
             errors.push(FieldError::duplicate(name.path(), name.str()));
         }
-        seen.push(name.str());
         one(&notifier, os, errors);
     }
 }
@@ -139,7 +145,9 @@ fn hold(notifier: &Cursor<'_>, errors: &mut Errors) {
 /// The annotation's notifiers as plain JSON, or why it cannot be read.
 fn read_annotation(pod: &Cursor<'_>) -> Option<Result<Map<String, Value>, FieldError>> {
     let at = annotation(pod);
-    let text = at.value()?.as_str()?;
+    // One that is longer than annotations may be is refused for that, and not worth reading.
+    let fits = |text: &&str| text.len() <= ANNOTATIONS_LIMIT_BYTES;
+    let text = at.value()?.as_str().filter(fits)?;
     let read = parse_annotation(text).map_err(|wrong| {
         let detail = match &wrong {
             NotifierError::Annotation(source) => {
@@ -184,12 +192,13 @@ pub(super) fn validate_annotation(pod: &Cursor<'_>, errors: &mut Errors) {
     }
     let spec = pod.get("spec");
     let os = spec.get("os").get("name").str();
+    let may = may_declare(&spec);
     for (container, notifiers) in &declared {
         let at = Cursor::at(path.key(container), Some(notifiers));
-        if let Some(error) = may_declare(&spec, container, at.path()) {
-            errors.push(error);
-        } else {
-            validate(&at, os, errors);
+        match may.get(&**container) {
+            Some(None) => validate(&at, os, errors),
+            Some(Some(why)) => errors.push(FieldError::forbidden(at.path(), *why)),
+            None => errors.push(FieldError::not_found(at.path(), &**container)),
         }
     }
     for container in long_running(&spec) {
@@ -204,20 +213,27 @@ fn long_running<'a>(spec: &Cursor<'a>) -> impl Iterator<Item = Cursor<'a>> + use
     sidecars.chain(spec.get("containers").items())
 }
 
-/// Why a container of this name cannot have notifiers.
-fn may_declare(spec: &Cursor<'_>, container: &str, path: &Path) -> Option<FieldError> {
-    let named = |it: &Cursor<'_>| it.get("name").str() == container;
-    if long_running(spec).any(|it| named(&it)) {
-        return None;
+/// The pod's containers by name, and why those that cannot have notifiers cannot.
+fn may_declare<'a>(spec: &Cursor<'a>) -> BTreeMap<&'a str, Option<&'static str>> {
+    let mut may = BTreeMap::new();
+    for (list, why) in [
+        (
+            "ephemeralContainers",
+            "cannot be set for an Ephemeral Container",
+        ),
+        (
+            "initContainers",
+            "may not be set for init containers without restartPolicy=Always",
+        ),
+    ] {
+        may.extend(
+            spec.get(list)
+                .items()
+                .map(|it| (it.get("name").str(), Some(why))),
+        );
     }
-    let detail = if spec.get("initContainers").items().any(|it| named(&it)) {
-        "may not be set for init containers without restartPolicy=Always"
-    } else if spec.get("ephemeralContainers").items().any(|it| named(&it)) {
-        "cannot be set for an Ephemeral Container"
-    } else {
-        return Some(FieldError::not_found(path, container));
-    };
-    Some(FieldError::forbidden(path, detail))
+    may.extend(long_running(spec).map(|it| (it.get("name").str(), None)));
+    may
 }
 
 fn together(field: &Cursor<'_>, annotated: &Cursor<'_>, errors: &mut Errors) {
@@ -226,9 +242,10 @@ fn together(field: &Cursor<'_>, annotated: &Cursor<'_>, errors: &mut Errors) {
         let keeps = notifier.get("undo").is_set() || notifier.get("hold").is_set();
         holds.entry(notifier.get("name").str()).or_insert(keeps);
     }
+    let in_field: BTreeSet<&str> = field.items().map(|it| it.get("name").str()).collect();
     for notifier in annotated.items() {
         let name = notifier.get("name");
-        if field.items().any(|it| it.get("name").str() == name.str()) {
+        if in_field.contains(name.str()) {
             let mut error = FieldError::duplicate(name.path(), name.str());
             format!("declared in {} too", field.path()).clone_into(&mut error.detail);
             errors.push(error);

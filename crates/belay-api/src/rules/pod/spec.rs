@@ -1,5 +1,7 @@
 //! The pod as a whole.
 
+use std::collections::BTreeSet;
+
 use super::{Errors, containers, ports, security, volumes};
 use crate::field::{Cursor, FieldError};
 use crate::metadata::{extend_invalid, names, validate_labels};
@@ -188,14 +190,13 @@ fn readiness_and_scheduling_gates(spec: &Cursor<'_>, errors: &mut Errors) {
         let at = gate.get("conditionType");
         extend_invalid(errors, at.path(), at.str(), names::label_key(at.str()));
     }
-    let mut seen = Vec::new();
+    let mut seen = BTreeSet::new();
     for gate in spec.get("schedulingGates").items() {
         let name = gate.get("name").str();
         extend_invalid(errors, gate.path(), name, names::label_key(name));
-        if seen.contains(&name) {
+        if !seen.insert(name) {
             errors.push(FieldError::duplicate(gate.path(), name));
         }
-        seen.push(name);
     }
 }
 

@@ -19,7 +19,7 @@ fn review_pod(mut pod: Value) -> Review {
     let gates = FeatureGates::default();
     PodRules.prepare_create(&mut pod);
     PodRules.drop_disabled(&mut pod, None, &gates);
-    let mut warnings = PodRules.warnings_before_default(&pod);
+    let mut warnings = PodRules.warnings_before_default(&pod, None);
     PodRules.default(&mut pod);
     let review = PodRules.validate_create(&pod, &gates);
     warnings.extend(review.warnings);
@@ -511,4 +511,45 @@ fn ephemeral_containers_come_later_and_have_neither_hooks_nor_notifiers() {
             "spec.ephemeralContainers: Forbidden: cannot be set on create",
         ],
     );
+}
+
+/// As much of everything as fits into a request, with names that are all different: what is looked
+/// up must be found at once, not looked for.
+#[test]
+fn a_pod_as_large_as_a_request_is_judged_in_time_that_grows_with_its_size() {
+    const MANY: usize = 20_000;
+    let many = |make: fn(usize) -> Value| (0..MANY).map(make).collect::<Value>();
+    let huge = || {
+        json!({"metadata": {"name": "p", "namespace": "n"}, "spec": {
+            "containers": [{
+                "name": "c",
+                "image": "i",
+                "notifiers": many(|i| json!({"name": format!("n{i}")})),
+                "volumeMounts": many(|i| json!({"name": "v", "mountPath": format!("/{i}")})),
+                "volumeDevices": many(|i| json!({"name": format!("d{i}"), "devicePath": "/d"})),
+            }],
+            "schedulingGates": many(|i| json!({"name": format!("g{i}")})),
+            "tolerations": many(|i| json!({"key": format!("k{i}"), "operator": "Exists"})),
+        }})
+    };
+    let errors = texts(&review_pod(huge()));
+    let count = "must have at most 100 items";
+    assert!(
+        errors.iter().any(|it| it.contains(count)),
+        "{:?}",
+        &errors[..3]
+    );
+    let mut changed = huge();
+    changed["spec"]["tolerations"][0]["key"] = "other".into();
+    let gates = FeatureGates::default();
+    let refused = PodRules.validate_update(&changed, &huge(), &gates);
+    assert!(!refused.errors.is_empty());
+    let annotation: serde_json::Map<String, Value> =
+        (0..MANY).map(|i| (format!("c{i}"), json!([]))).collect();
+    let annotation = Value::Object(annotation).to_string();
+    let containers = many(|i| json!({"name": format!("b{i}"), "image": "i"}));
+    let annotated = json!({"metadata": {"name": "p", "namespace": "n",
+        "annotations": {crate::pod::NOTIFIERS_ANNOTATION: annotation}},
+        "spec": {"containers": containers}});
+    assert_eq!(texts(&review_pod(annotated)).len(), MANY);
 }

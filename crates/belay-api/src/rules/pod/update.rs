@@ -1,5 +1,7 @@
 //! What of a pod's spec may change, and how upstream says that the rest may not.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value};
 
 use super::{Errors, spec};
@@ -99,9 +101,9 @@ fn added_tolerations(new: &Cursor<'_>, old: &Cursor<'_>, errors: &mut Errors) {
         if let Some(toleration) = toleration.as_object_mut() {
             toleration.remove("tolerationSeconds");
         }
-        toleration
+        toleration.to_string()
     };
-    let kept: Vec<_> = now.list().iter().map(without_seconds).collect();
+    let kept: BTreeSet<_> = now.list().iter().map(without_seconds).collect();
     let all_kept = before
         .list()
         .iter()
@@ -116,12 +118,10 @@ fn added_tolerations(new: &Cursor<'_>, old: &Cursor<'_>, errors: &mut Errors) {
 
 fn removed_scheduling_gates(new: &Cursor<'_>, old: &Cursor<'_>, errors: &mut Errors) {
     let before = old.get("schedulingGates");
+    let before: BTreeSet<&str> = before.items().map(|it| it.get("name").str()).collect();
     for gate in new.get("schedulingGates").items() {
         let name = gate.get("name");
-        if !before
-            .items()
-            .any(|old| old.get("name").str() == name.str())
-        {
+        if !before.contains(name.str()) {
             let detail = format!(
                 "only deletion is allowed, but found new scheduling gate '{}'",
                 name.str()

@@ -1,6 +1,6 @@
 //! Volumes and where containers mount them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Errors;
 use crate::field::{Cursor, FieldError};
@@ -212,7 +212,8 @@ pub(super) fn validate_mounts(container: &Cursor<'_>, volumes: &Volumes<'_>, err
         container.get("volumeDevices"),
     );
     let privileged = container.get("securityContext").get("privileged").is_true();
-    let mut taken = Vec::new();
+    let as_devices: BTreeSet<&str> = devices.items().map(|it| it.get("name").str()).collect();
+    let mut taken = BTreeSet::new();
     for mount in mounts.items() {
         let (name, path) = (mount.get("name"), mount.get("mountPath"));
         if name.is_empty() {
@@ -224,18 +225,14 @@ pub(super) fn validate_mounts(container: &Cursor<'_>, volumes: &Volumes<'_>, err
         if path.is_empty() {
             errors.push(FieldError::required(path.path(), ""));
         }
-        if taken.contains(&path.str()) {
+        if !taken.insert(path.str()) {
             errors.push(FieldError::invalid(
                 path.path(),
                 path.str(),
                 "must be unique",
             ));
         }
-        taken.push(path.str());
-        if devices
-            .items()
-            .any(|device| device.get("name").str() == name.str())
-        {
+        if as_devices.contains(name.str()) {
             let detail = "must not already exist in volumeDevices";
             errors.push(FieldError::invalid(name.path(), name.str(), detail));
         }
