@@ -38,7 +38,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use belay_api::pod::Pod;
-use belay_runtime::{ContainerState, RuntimeError, Sandbox};
+use belay_runtime::{ContainerState, Listed, RuntimeError, Sandbox};
 use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream::StreamExt as _;
 use kube::Api;
@@ -46,6 +46,7 @@ use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -64,6 +65,9 @@ const BOUND: Duration = Duration::from_secs(10);
 
 /// How long a runtime may take to tell what it runs before nobody waits for it.
 const PROMPT: Duration = Duration::from_secs(1);
+
+/// How long containers of which the runtime cannot tell hold up the pods of this node.
+const UNTOLD: Duration = Duration::from_secs(30);
 
 /// What the runtime has of a pod.
 #[derive(Debug, Default)]
@@ -153,8 +157,10 @@ async fn adopt(context: &Arc<Host>) -> HashMap<String, Found> {
     tokio::join!(told, terminate::meanwhile(context, &over)).0
 }
 
-/// What the runtime has from before, by pod. Asked until it answers.
+/// What the runtime has from before, by pod. Asked until it answers, and, for a while, until it tells
+/// of every container: one that is left out here is one that nobody knows.
 async fn list(context: &Host) -> HashMap<String, Found> {
+    let mut untold_since = None;
     loop {
         let listed = async {
             // First the containers: one without its sandbox would look dead.
@@ -162,8 +168,16 @@ async fn list(context: &Host) -> HashMap<String, Found> {
             Ok::<_, RuntimeError>((states, context.runtime.sandboxes().await?))
         };
         match listed.await {
-            Ok((states, sandboxes)) => {
+            Ok((Listed { states, untold }, sandboxes)) => {
                 context.health.answered();
+                for (container, error) in &untold {
+                    warn!(%container, %error, "the runtime cannot tell a container's state");
+                }
+                let since = *untold_since.get_or_insert_with(Instant::now);
+                if !untold.is_empty() && since.elapsed() < UNTOLD {
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    continue;
+                }
                 let mut adopted: HashMap<String, Found> = HashMap::new();
                 for state in states {
                     let found = adopted.entry(state.config.pod_uid.clone()).or_default();

@@ -52,8 +52,8 @@ pub use containers::{Containers, RecordedContainer, RecordedPod, RecordedPods};
 pub use cri::CriRuntime;
 pub use pod::{
     ContainerConfig, ContainerState, ContainerStatus, Exit, ExitReason, Image, ImageError,
-    ImageUser, Mount, PodConfig, PodRuntime, Propagation, Pull, Resources, RuntimeError, Sandbox,
-    Security,
+    ImageUser, Listed, Mount, PodConfig, PodRuntime, Propagation, Pull, Resources, RuntimeError,
+    Sandbox, Security,
 };
 pub use pods_exec::{ApiPod, PodsExec};
 pub use process::ProcessRuntime;

@@ -2,19 +2,21 @@
 //! what comes late is ended. Everything but the hanging is the process runtime's own.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;
 use belay_action::{ContainerId, Target};
 use belay_runtime::{
-    ContainerConfig, ContainerState, Containers, Exit, Image, ImageError, PodConfig, PodRuntime,
-    ProcessRuntime, Pull, RuntimeError, Sandbox, Session, SessionError, SessionRequest, Sessions,
-    Streams,
+    ContainerConfig, ContainerState, Containers, Exit, Image, ImageError, Listed, PodConfig,
+    PodRuntime, ProcessRuntime, Pull, RuntimeError, Sandbox, Session, SessionError, SessionRequest,
+    Sessions, Streams,
 };
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::rig::{Rig, until, until_lines};
+use crate::terminations::{listening, sh};
 
 /// Which calls hang until they are let go on.
 #[derive(Debug, Clone, Default)]
@@ -28,6 +30,8 @@ struct Gates {
 struct Hanging {
     inner: ProcessRuntime,
     gates: watch::Receiver<Gates>,
+    /// How many lists cannot tell of one container.
+    blind: Arc<AtomicU32>,
 }
 
 impl Hanging {
@@ -93,8 +97,20 @@ impl PodRuntime for Hanging {
         self.inner.start(config).await
     }
 
-    async fn list(&self) -> Result<Vec<ContainerState>, RuntimeError> {
-        self.inner.list().await
+    async fn list(&self) -> Result<Listed, RuntimeError> {
+        let mut listed = self.inner.list().await?;
+        let less = |left: u32| left.checked_sub(1);
+        let order = Ordering::SeqCst;
+        if self.blind.fetch_update(order, order, less).is_ok()
+            && let Some(state) = listed.states.pop()
+        {
+            let error = RuntimeError::Away {
+                what: "ask for the state of a container",
+                problem: "it does not answer".to_owned(),
+            };
+            listed.untold.push((state.id, error));
+        }
+        Ok(listed)
     }
 
     async fn state(&self, id: &ContainerId) -> Result<ContainerState, RuntimeError> {
@@ -119,11 +135,17 @@ impl PodRuntime for Hanging {
 }
 
 async fn rig(gates: Gates) -> (Rig, watch::Sender<Gates>) {
+    blind_rig(gates, &Arc::default()).await
+}
+
+async fn blind_rig(gates: Gates, blind: &Arc<AtomicU32>) -> (Rig, watch::Sender<Gates>) {
     let (sender, receiver) = watch::channel(gates);
+    let blind = Arc::clone(blind);
     let rig = Rig::with_runtime(move |dir| {
         Arc::new(Hanging {
             inner: ProcessRuntime::open(dir).unwrap(),
             gates: receiver.clone(),
+            blind: Arc::clone(&blind),
         })
     });
     (rig.await, sender)
@@ -284,5 +306,36 @@ async fn a_pod_that_is_there_too_long_fails_and_its_containers_end_as_they_shoul
     // It stays until somebody deletes it.
     delete(&rig, "p").await;
     gone(&rig, "p").await;
+    rig.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_of_which_the_runtime_cannot_tell_for_a_moment_is_adopted_all_the_same() {
+    let blind = Arc::default();
+    let (mut rig, _gates) = blind_rig(Gates::default(), &blind).await;
+    let heard = rig.dir.path().join("heard");
+    let mut main = listening("main", &heard, "exit 0");
+    let hook = format!("echo hook >> {}", heard.display());
+    main["lifecycle"] = json!({"preStop": {"exec": {"command": sh(&hook)}}});
+    let spec = json!({"terminationGracePeriodSeconds": 600, "containers": [main]});
+    let id = |pod: &belay_api::pod::Pod| {
+        let status = serde_json::to_value(&pod.status).unwrap();
+        status["containerStatuses"][0]["containerID"].clone()
+    };
+    let before = id(&rig.run_pod("p", spec).await);
+    until_lines(&heard, 1).await;
+    rig.stop_agent().await;
+    blind.store(2, Ordering::SeqCst);
+    rig.start_agent().await;
+    let other =
+        json!({"containers": [{"name": "main", "image": "none", "command": ["sleep", "1000"]}]});
+    rig.run_pod("other", other).await;
+    assert_eq!(blind.load(Ordering::SeqCst), 0);
+    let pod = rig.pods().get("p").await.unwrap();
+    assert_eq!(id(&pod), before, "there is no second one");
+    delete(&rig, "p").await;
+    gone(&rig, "p").await;
+    let said = std::fs::read_to_string(&heard).unwrap();
+    assert_eq!(said, "main-up\nhook\nmain-term\n");
     rig.end().await;
 }

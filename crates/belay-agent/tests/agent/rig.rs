@@ -121,7 +121,8 @@ impl Rig {
         }
         let runtime = ProcessRuntime::open(&self.agent_dir().join("runtime")).unwrap();
         until("all containers to be gone", async || {
-            runtime.list().await.unwrap().is_empty().then_some(())
+            let listed = runtime.list().await.unwrap();
+            listed.states.is_empty().then_some(())
         })
         .await;
         self.stop_agent().await;
@@ -220,7 +221,7 @@ impl Drop for Rig {
                 .ok()?;
             runtime.block_on(async {
                 let containers = ProcessRuntime::open(&dir).ok()?;
-                for state in containers.list().await.ok()? {
+                for state in containers.list().await.ok()?.states {
                     let _ = containers.kill_tree(&state.id).await;
                 }
                 Some(())

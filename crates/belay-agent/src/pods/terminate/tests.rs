@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use async_trait::async_trait;
 use belay_action::Target;
 use belay_runtime::{
-    ContainerConfig, ContainerState, Containers, Exit, Image, ImageError, PodConfig, PodRuntime,
-    Pull, RuntimeError, Sandbox, Session, SessionError, SessionRequest, Sessions, Streams,
+    ContainerConfig, ContainerState, Containers, Exit, Image, ImageError, Listed, PodConfig,
+    PodRuntime, Pull, RuntimeError, Sandbox, Session, SessionError, SessionRequest, Sessions,
+    Streams,
 };
 use serde_json::{Value, json};
 
@@ -85,7 +86,7 @@ impl PodRuntime for Stubborn {
         Err(refused())
     }
 
-    async fn list(&self) -> Result<Vec<ContainerState>, RuntimeError> {
+    async fn list(&self) -> Result<Listed, RuntimeError> {
         Err(refused())
     }
 

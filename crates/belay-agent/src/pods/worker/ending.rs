@@ -201,7 +201,7 @@ impl Worker {
                 Some(Happening::Launched {
                     container, outcome, ..
                 }) => {
-                    if let Outcome::Started(instance) = outcome {
+                    if let Outcome::Started(instance) | Outcome::Found(instance) = outcome {
                         ids.push(instance.id);
                     }
                     if let Some(known) = self.tracked.get_mut(&container) {

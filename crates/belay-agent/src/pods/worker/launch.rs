@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use belay_action::ContainerId;
 use belay_api::gates::Feature;
 use belay_api::pod::{Container, Pod};
 use belay_api::reasons;
@@ -40,6 +41,8 @@ pub(super) struct Launch {
 #[derive(Debug)]
 pub(super) enum Outcome {
     Started(Box<Instance>),
+    /// One runs already that nobody knew of: the runtime could not tell of it when it was asked.
+    Found(Box<Instance>),
     /// There is no image.
     NoImage {
         waiting: Waiting,
@@ -72,6 +75,7 @@ impl Launch {
         }
         match self.start(&config, &image).await {
             Ok(instance) => Outcome::Started(Box::new(instance)),
+            Err(RuntimeError::StillRunning { id }) => self.find(&id).await,
             Err(error) => {
                 if let RuntimeError::StartFailed { .. } = error {
                     self.clear_up(config).await;
@@ -222,6 +226,18 @@ impl Launch {
             messages: Source::of(Some(&self.container), config),
             message: None,
         })
+    }
+
+    async fn find(&self, id: &ContainerId) -> Outcome {
+        match self.context.runtime.state(id).await {
+            Ok(state) => {
+                let messages = Source::of(Some(&self.container), &state.config);
+                let mut instance: Instance = state.into();
+                instance.messages = messages;
+                Outcome::Found(Box::new(instance))
+            }
+            Err(error) => Outcome::Failed(error),
+        }
     }
 
     fn tell(&self, reason: &'static str, message: String) {

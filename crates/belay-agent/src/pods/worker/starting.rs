@@ -8,7 +8,7 @@ use belay_api::reasons;
 use belay_runtime::RuntimeError;
 use futures::future::FutureExt as _;
 use jiff::{SignedDuration, Timestamp};
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use super::launch::{Launch, Outcome};
 use super::{Happening, Worker, reference};
@@ -97,6 +97,7 @@ impl Worker {
         };
         match outcome {
             Outcome::Started(instance) => return self.started(pod, name, *instance, now),
+            Outcome::Found(instance) => return self.found(pod, name, *instance),
             Outcome::GivenUp => return,
             Outcome::NoImage { waiting, away } => {
                 if away {
@@ -158,6 +159,19 @@ impl Worker {
         }
         // Maybe because what it was to be started in is gone.
         self.site.doubt();
+    }
+
+    /// Takes over an incarnation that an agent before this one started.
+    fn found(&mut self, pod: &Pod, name: &str, instance: Instance) {
+        let id = instance.id.clone();
+        info!(pod = self.uid, container = name, %id, "adopted");
+        let known = self.tracked.entry(name.to_owned()).or_default();
+        if let Some(dropped) = known.started(instance) {
+            self.remove_later(dropped);
+        }
+        self.leave_sandbox();
+        self.wait_for(name, id.clone());
+        self.find_post_start(pod, name, id);
     }
 
     /// Something that specs refer to has changed: what could not be made of them may be now.
