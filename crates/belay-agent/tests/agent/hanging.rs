@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::rig::{Rig, until, until_lines};
-use crate::terminations::{listening, sh};
+use crate::terminations::{listening, sh, told};
 
 /// Which calls hang until they are let go on.
 #[derive(Debug, Clone, Default)]
@@ -25,6 +25,8 @@ struct Gates {
     images: bool,
     /// The starts of containers of this name.
     starts: Option<&'static str>,
+    /// What the runtime tells of ends.
+    ends: bool,
 }
 
 struct Hanging {
@@ -118,7 +120,9 @@ impl PodRuntime for Hanging {
     }
 
     async fn wait(&self, id: &ContainerId) -> Result<Exit, RuntimeError> {
-        self.inner.wait(id).await
+        let exit = self.inner.wait(id).await;
+        self.pass(|gates| gates.ends).await;
+        exit
     }
 
     async fn kill_tree(&self, id: &ContainerId) -> Result<Vec<String>, RuntimeError> {
@@ -310,6 +314,74 @@ async fn a_pod_that_is_there_too_long_fails_and_its_containers_end_as_they_shoul
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_killed_is_ended_once_however_late_the_runtime_tells_of_it() {
+    let held = Gates {
+        ends: true,
+        ..Gates::default()
+    };
+    let (rig, gates) = rig(held).await;
+    let heard = rig.dir.path().join("heard").display().to_string();
+    let script = format!("trap '' TERM; echo up >> {heard}; while :; do sleep 0.05; done");
+    let spec = json!({
+        "terminationGracePeriodSeconds": 1,
+        "containers": [{"name": "main", "image": "one", "command": sh(&script)}],
+    });
+    rig.run_pod("p", spec).await;
+    until_lines(std::path::Path::new(&heard), 1).await;
+    let patch = json!({"spec": {"containers": [{"name": "main", "image": "two"}]}});
+    let patch = kube::api::Patch::Strategic(patch);
+    let pods = rig.pods();
+    let params = kube::api::PatchParams::default();
+    pods.patch("p", &params, &patch).await.unwrap();
+    until("it to be killed", async || {
+        let told = told(&rig, "p", "Killing").await;
+        told.iter().any(|m| m.contains("was killed")).then_some(())
+    })
+    .await;
+    // Its end is looked at again and again while others live.
+    let other =
+        json!({"containers": [{"name": "main", "image": "none", "command": ["sleep", "1000"]}]});
+    rig.run_pod("other", other).await;
+    gates.send_replace(Gates::default());
+    until_lines(std::path::Path::new(&heard), 2).await;
+    let told = told(&rig, "p", "Killing").await;
+    let changed = told.iter().filter(|m| m.contains("definition changed"));
+    assert_eq!(changed.count(), 1, "{told:?}");
+    rig.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sidecar_s_turn_comes_when_those_it_serves_have_ended_also_before_the_runtime_tells_how()
+{
+    let held = Gates {
+        ends: true,
+        ..Gates::default()
+    };
+    let (rig, gates) = rig(held).await;
+    let heard = rig.dir.path().join("heard");
+    let mut sidecar = listening("proxy", &heard, "exit 0");
+    sidecar["restartPolicy"] = json!("Always");
+    let spec = json!({
+        "terminationGracePeriodSeconds": 600,
+        "initContainers": [sidecar],
+        "containers": [listening("main", &heard, "exit 0")],
+    });
+    rig.run_pod("p", spec).await;
+    until_lines(&heard, 2).await;
+    delete(&rig, "p").await;
+    until_said(&heard.display().to_string(), "proxy-term").await;
+    gates.send_replace(Gates::default());
+    gone(&rig, "p").await;
+    assert!(
+        told(&rig, "p", "Killing")
+            .await
+            .iter()
+            .all(|m| !m.contains("was killed"))
+    );
+    rig.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_container_of_which_the_runtime_cannot_tell_for_a_moment_is_adopted_all_the_same() {
     let blind = Arc::default();
     let (mut rig, _gates) = blind_rig(Gates::default(), &blind).await;
@@ -337,5 +409,17 @@ async fn a_container_of_which_the_runtime_cannot_tell_for_a_moment_is_adopted_al
     gone(&rig, "p").await;
     let said = std::fs::read_to_string(&heard).unwrap();
     assert_eq!(said, "main-up\nhook\nmain-term\n");
+    rig.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_whose_grace_no_clock_can_count_ends_at_its_deadline_like_any_other() {
+    let rig = Rig::start().await;
+    let heard = rig.dir.path().join("heard").display().to_string();
+    let mut spec = spec(&heard, 1);
+    spec["terminationGracePeriodSeconds"] = json!(i64::MAX);
+    spec["activeDeadlineSeconds"] = json!(2);
+    rig.create_pod("p", spec).await;
+    rig.pod("p", "to fail", |pod| pod.phase() == "Failed").await;
     rig.end().await;
 }

@@ -230,6 +230,11 @@ impl Worker {
         if let Some(dropped) = known.started(instance) {
             self.remove_later(dropped);
         }
+        self.terminations.came_back(name);
+        // It is to be forgotten with the others, however late it comes.
+        if let Some(ending) = &mut self.ending {
+            ending.not_torn_down();
+        }
         // It may have been started in a sandbox that is gone by now.
         self.leave_sandbox();
         self.wait_for(name, id.clone());
