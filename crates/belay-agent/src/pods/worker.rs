@@ -98,6 +98,12 @@ enum Happening {
         /// What it left to be read about that.
         message: Option<String>,
     },
+    /// What a container left that had ended before this agent came.
+    MessageRead {
+        container: String,
+        id: ContainerId,
+        message: Option<String>,
+    },
     /// A `postStart` hook has ended.
     PostStarted {
         container: String,
@@ -280,6 +286,42 @@ impl Worker {
             self.wait_for(&container, id.clone());
             self.find_post_start(pod, &container, id);
         }
+        self.read_messages();
+    }
+
+    /// Reads what those have left that ended while no agent was there.
+    fn read_messages(&self) {
+        for (container, known) in &self.tracked {
+            let Some(current) = known.current.as_ref().filter(|one| one.message.is_none()) else {
+                continue;
+            };
+            let Some(code) = current.exit.as_ref().map(|exit| exit.code) else {
+                continue;
+            };
+            let (container, id) = (container.clone(), current.id.clone());
+            let messages = current.messages.clone();
+            let reading = async move {
+                let read = tokio::task::spawn_blocking(move || messages.read(code)).await;
+                let message = read.ok().flatten();
+                Happening::MessageRead {
+                    container,
+                    id,
+                    message,
+                }
+            };
+            self.happenings.push(reading.boxed());
+        }
+    }
+
+    fn message_read(&mut self, container: &str, id: &ContainerId, message: Option<String>) {
+        let Some(known) = self.tracked.get_mut(container) else {
+            return;
+        };
+        let instances = [&mut known.current, &mut known.previous];
+        let mut instances = instances.into_iter().flatten();
+        if let Some(instance) = instances.find(|one| one.id == *id) {
+            instance.message = message;
+        }
     }
 
     fn wait_for(&mut self, container: &str, id: ContainerId) {
@@ -395,6 +437,11 @@ impl Worker {
                 exit,
                 message,
             } => self.exited(&container, &id, exit, message),
+            Happening::MessageRead {
+                container,
+                id,
+                message,
+            } => self.message_read(&container, &id, message),
             Happening::PostStarted {
                 container,
                 id,

@@ -9,7 +9,7 @@ use belay_agent::{AgentError, Config};
 use belay_api::gates::FeatureGates;
 use belay_api::notification::PodNotification;
 use belay_api::pod::Pod;
-use belay_runtime::{PodRuntime, ProcessRuntime};
+use belay_runtime::{ContainerStatus, PodRuntime, ProcessRuntime};
 use belay_server::{Identity, Server};
 use kube::Client;
 use kube::api::{Api, DeleteParams, PostParams};
@@ -107,6 +107,18 @@ impl Rig {
         let (token, task) = self.agent.take().unwrap();
         token.cancel();
         task.await.unwrap().unwrap();
+    }
+
+    /// Waits for the end of all containers that there are.
+    pub(crate) async fn containers_ended(&self) {
+        let runtime = ProcessRuntime::open(&self.agent_dir().join("runtime")).unwrap();
+        until("all containers to end", async || {
+            let listed = runtime.list().await.unwrap().states;
+            let mut states = listed.iter().map(|one| &one.status);
+            let ended = states.all(|one| matches!(one, ContainerStatus::Exited(_)));
+            ended.then_some(())
+        })
+        .await;
     }
 
     /// Removes all pods, so that no process is left, then ends everything.
