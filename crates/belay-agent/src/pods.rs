@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!   watch of pods with spec.nodeName = this node
-//!        |  by UID                             runtime: containers at the start,
-//!        v                                            |  sandboxes again and again
-//!     Worker (one task per pod)  <---- adopted -------'
+//!        |  by UID        journal ---> Interim     runtime: containers at the start,
+//!        v                                |               |  sandboxes again and again
+//!     Worker (one task per pod)  <--------+--- adopted ---'
 //!        |                 \
 //!        v                  '--> reports: status, events, final delete
 //!      Table: what notifications and logs look up
@@ -39,18 +39,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use belay_api::pod::Pod;
-use belay_runtime::{ContainerState, RuntimeError, Sandbox};
+use belay_runtime::{ContainerState, Listed, RuntimeError, Sandbox};
 use futures::future::{BoxFuture, FutureExt as _};
-use futures::stream::StreamExt as _;
+use futures::stream::{FuturesUnordered, StreamExt as _};
 use kube::Api;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::{debug, error, info, warn};
 
 pub(crate) use table::{ContainerView, PodView, Table};
+use terminate::{Interim, Terminations};
 use worker::{Desired, Worker};
 
 use crate::context::Host;
@@ -65,6 +67,12 @@ const BOUND: Duration = Duration::from_secs(10);
 
 /// How long a runtime may take to tell what it runs before nobody waits for it.
 const PROMPT: Duration = Duration::from_secs(1);
+
+/// How long a pod whose worker failed waits for another: what made it fail may still be there.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// How long containers of which the runtime cannot tell hold up the pods of this node.
+const UNTOLD: Duration = Duration::from_secs(30);
 
 /// What the runtime has of a pod.
 #[derive(Debug, Default)]
@@ -93,69 +101,41 @@ impl Found {
 
 /// Runs the node's pods until `shutdown`.
 pub(crate) async fn run(context: Arc<Host>, shutdown: CancellationToken) {
-    let adopted = tokio::select! {
+    let mut listing = std::pin::pin!(list(&context));
+    let prompt = tokio::select! {
         () = shutdown.cancelled() => return,
-        adopted = adopt(&context) => adopted,
+        prompt = tokio::time::timeout(PROMPT, &mut listing) => prompt,
+    };
+    let interim = Interim::of_all(&context);
+    let adopted = match prompt {
+        Ok(adopted) => Some(adopted),
+        Err(_) => {
+            info!("the runtime does not tell what it runs yet; terminations go on without");
+            shutdown.run_until_cancelled(listing).await
+        }
     };
     let mut pods = Pods {
         context: Arc::clone(&context),
         workers: HashMap::new(),
         tasks: JoinSet::new(),
-        adopted,
+        interim,
+        again: FuturesUnordered::new(),
+        adopted: HashMap::new(),
         listing: HashSet::new(),
         listed: false,
         shutdown: shutdown.clone(),
     };
-    pods.go_on();
-    let mut looking = look(Arc::clone(&context));
-    let mut bounding = bound_logs(Arc::clone(&context));
-    let api: Api<Pod> = Api::all(context.client.clone());
-    let selector =
-        watcher::Config::default().fields(&format!("spec.nodeName={}", context.node_name));
-    let mut events = std::pin::pin!(watcher(api, selector).backoff(Reconnect::default()));
-    loop {
-        tokio::select! {
-            () = shutdown.cancelled() => break,
-            event = events.next() => match event {
-                Some(Ok(event)) => pods.event(event),
-                Some(Err(error)) => warn!(%error, "the watch of pods was interrupted; it is resumed"),
-                None => break,
-            },
-            sandboxes = &mut looking => {
-                if let Some(sandboxes) = sandboxes {
-                    pods.looked(sandboxes);
-                }
-                looking = look(Arc::clone(&context));
-            }
-            () = &mut bounding => bounding = bound_logs(Arc::clone(&context)),
-            Some(ended) = pods.tasks.join_next() => match ended {
-                Ok(uid) => pods.left(&uid),
-                Err(error) => warn!(%error, "a pod's worker failed"),
-            },
-        }
+    if let Some(adopted) = adopted {
+        pods.adopted = adopted;
+        pods.follow().await;
     }
-    while pods.tasks.join_next().await.is_some() {}
+    pods.leave().await;
 }
 
-/// What the runtime has from before, by pod. While it does not answer, what was being ended goes on
-/// to end.
-async fn adopt(context: &Arc<Host>) -> HashMap<String, Found> {
-    let mut listing = std::pin::pin!(list(context));
-    if let Ok(adopted) = tokio::time::timeout(PROMPT, &mut listing).await {
-        return adopted;
-    }
-    info!("the runtime does not tell what it runs yet; terminations go on without");
-    let over = CancellationToken::new();
-    let told = async {
-        let adopted = listing.await;
-        over.cancel();
-        adopted
-    };
-    tokio::join!(told, terminate::meanwhile(context, &over)).0
-}
-
-/// What the runtime has from before, by pod. Asked until it answers.
+/// What the runtime has from before, by pod. Asked until it answers, and, for a while, until it tells
+/// of every container: one that is left out here is one that nobody knows.
 async fn list(context: &Host) -> HashMap<String, Found> {
+    let mut untold_since = None;
     loop {
         let listed = async {
             // First the containers: one without its sandbox would look dead.
@@ -163,8 +143,16 @@ async fn list(context: &Host) -> HashMap<String, Found> {
             Ok::<_, RuntimeError>((states, context.runtime.sandboxes().await?))
         };
         match listed.await {
-            Ok((states, sandboxes)) => {
+            Ok((Listed { states, untold }, sandboxes)) => {
                 context.health.answered();
+                for (container, error) in &untold {
+                    warn!(%container, %error, "the runtime cannot tell a container's state");
+                }
+                let since = *untold_since.get_or_insert_with(Instant::now);
+                if !untold.is_empty() && since.elapsed() < UNTOLD {
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    continue;
+                }
                 let mut adopted: HashMap<String, Found> = HashMap::new();
                 for state in states {
                     let found = adopted.entry(state.config.pod_uid.clone()).or_default();
@@ -224,16 +212,22 @@ fn by_pod(sandboxes: Vec<Sandbox>) -> HashMap<String, Vec<Sandbox>> {
     pods
 }
 
-/// The ways to a worker.
+/// The ways to a worker, whichever it is.
 struct Seat {
     desired: watch::Sender<Desired>,
     seen: watch::Sender<Vec<Sandbox>>,
+    /// The worker's; `None` while another is awaited.
+    task: Option<tokio::task::Id>,
 }
 
 struct Pods {
     context: Arc<Host>,
     workers: HashMap<String, Seat>,
-    tasks: JoinSet<String>,
+    tasks: JoinSet<()>,
+    /// The terminations of pods that have no worker yet.
+    interim: HashMap<String, Interim>,
+    /// What the runtime has of pods whose worker failed: another takes its seat.
+    again: FuturesUnordered<BoxFuture<'static, (String, Found)>>,
     /// What is there from before of pods that have not been seen yet.
     adopted: HashMap<String, Found>,
     /// Pods seen in the list that is being read.
@@ -244,29 +238,60 @@ struct Pods {
 }
 
 impl Pods {
-    /// Goes on with the terminations that an agent before this one began. Whether the API server is
-    /// there to tell of the pods does not matter to their containers.
-    fn go_on(&mut self) {
-        let begun: Vec<(String, Pod)> = self
-            .adopted
-            .iter()
-            .filter(|(uid, _)| self.context.journal.stop(uid).is_some())
-            .filter_map(|(uid, found)| Some((uid.clone(), found.pod()?)))
-            .collect();
-        for (uid, pod) in begun {
-            self.spawn(&uid, Desired::Remembered(Arc::new(pod)));
+    /// Follows what the API and the runtime tell, until the end of the agent.
+    async fn follow(&mut self) {
+        let (context, shutdown) = (Arc::clone(&self.context), self.shutdown.clone());
+        let mut looking = look(Arc::clone(&context));
+        let mut bounding = bound_logs(Arc::clone(&context));
+        let api: Api<Pod> = Api::all(context.client.clone());
+        let selector =
+            watcher::Config::default().fields(&format!("spec.nodeName={}", context.node_name));
+        let mut events = std::pin::pin!(watcher(api, selector).backoff(Reconnect::default()));
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                event = events.next() => match event {
+                    Some(Ok(event)) => self.event(event).await,
+                    Some(Err(error)) => {
+                        warn!(%error, "the watch of pods was interrupted; it is resumed");
+                    }
+                    None => return,
+                },
+                sandboxes = &mut looking => {
+                    if let Some(sandboxes) = sandboxes {
+                        self.looked(sandboxes).await;
+                    }
+                    looking = look(Arc::clone(&context));
+                }
+                () = &mut bounding => bounding = bound_logs(Arc::clone(&context)),
+                Some((uid, found)) = self.again.next() => self.seat(&uid, found, None),
+                Some(ended) = self.tasks.join_next_with_id() => match ended {
+                    Ok((task, ())) => self.left(task),
+                    Err(error) => self.failed(&error),
+                },
+            }
         }
     }
 
-    fn event(&mut self, event: Event<Pod>) {
+    /// Leaves the pods to the next agent.
+    async fn leave(mut self) {
+        for interim in self.interim.into_values() {
+            if let Some(begun) = interim.end().await {
+                begun.leave().await;
+            }
+        }
+        while self.tasks.join_next().await.is_some() {}
+    }
+
+    async fn event(&mut self, event: Event<Pod>) {
         match event {
             Event::Init => self.listing.clear(),
             Event::InitApply(pod) => {
                 self.listing.insert(pod.uid().to_owned());
-                self.apply(pod);
+                self.apply(pod).await;
             }
-            Event::InitDone => self.listed(),
-            Event::Apply(pod) => self.apply(pod),
+            Event::InitDone => self.listed().await,
+            Event::Apply(pod) => self.apply(pod).await,
             Event::Delete(pod) => {
                 let pod = Arc::new(pod);
                 self.gone(pod.uid(), Some(Arc::clone(&pod)));
@@ -274,32 +299,46 @@ impl Pods {
         }
     }
 
-    fn apply(&mut self, pod: Pod) {
+    async fn apply(&mut self, pod: Pod) {
         let uid = pod.uid().to_owned();
         let desired = Desired::Known(Arc::new(pod));
         match self.workers.get(&uid) {
             Some(worker) => {
                 worker.desired.send_replace(desired);
             }
-            None => self.spawn(&uid, desired),
+            None => self.spawn(&uid, desired).await,
         }
     }
 
-    fn spawn(&mut self, uid: &str, desired: Desired) {
+    /// A pod has a worker from now on.
+    async fn spawn(&mut self, uid: &str, desired: Desired) {
         let found = self.adopted.remove(uid).unwrap_or_default();
-        let (desired, receiver) = watch::channel(desired);
-        let (seen, sandboxes) = watch::channel(Vec::new());
-        let worker = Worker::new(Arc::clone(&self.context), receiver, sandboxes, found);
-        self.workers.insert(uid.to_owned(), Seat { desired, seen });
-        let (uid, shutdown) = (uid.to_owned(), self.shutdown.clone());
-        self.tasks.spawn(async move {
-            worker.run(shutdown).await;
-            uid
-        });
+        let seat = Seat {
+            desired: watch::Sender::new(desired),
+            seen: watch::Sender::new(Vec::new()),
+            task: None,
+        };
+        self.workers.insert(uid.to_owned(), seat);
+        let begun = match self.interim.remove(uid) {
+            Some(interim) => interim.end().await,
+            None => None,
+        };
+        self.seat(uid, found, begun);
+    }
+
+    /// A worker begins, or another in the place of one that failed.
+    fn seat(&mut self, uid: &str, found: Found, begun: Option<Terminations>) {
+        let Some(seat) = self.workers.get_mut(uid) else {
+            return;
+        };
+        let (desired, seen) = (seat.desired.subscribe(), seat.seen.subscribe());
+        let worker = Worker::new(Arc::clone(&self.context), desired, seen, found, begun);
+        let task = self.tasks.spawn(worker.run(self.shutdown.clone()));
+        seat.task = Some(task.id());
     }
 
     /// A complete list has been read: what is not in it is gone.
-    fn listed(&mut self) {
+    async fn listed(&mut self) {
         let known: Vec<String> = self.workers.keys().cloned().collect();
         for uid in known {
             if !self.listing.contains(&uid) {
@@ -307,14 +346,20 @@ impl Pods {
             }
         }
         self.listed = true;
-        self.end_orphans();
-        self.remove_orphans();
+        self.end_orphans().await;
+        self.remove_orphans().await;
         self.context.pods.listed();
     }
 
     /// Removes what is on disk of pods that are gone: an agent that is killed between the last word
     /// to the runtime and the last to the disk leaves it. A pod that has a worker is the worker's.
-    fn remove_orphans(&self) {
+    async fn remove_orphans(&mut self) {
+        // The runtime has nothing of these.
+        for (_, interim) in std::mem::take(&mut self.interim) {
+            if let Some(begun) = interim.end().await {
+                begun.leave().await;
+            }
+        }
         let known: HashSet<&str> = self.workers.keys().map(String::as_str).collect();
         for uid in self.context.journal.stopped_pods() {
             if !known.contains(uid.as_str()) {
@@ -338,7 +383,7 @@ impl Pods {
     }
 
     /// Ends what is there of pods that are not.
-    fn end_orphans(&mut self) {
+    async fn end_orphans(&mut self) {
         let orphans: Vec<(String, Pod)> = self
             .adopted
             .iter()
@@ -351,12 +396,12 @@ impl Pods {
                 uid,
                 "its pod is gone; it is stopped"
             );
-            self.spawn(&uid, Desired::Gone(Arc::new(pod)));
+            self.spawn(&uid, Desired::Gone(Arc::new(pod))).await;
         }
     }
 
     /// The runtime has told which sandboxes it has.
-    fn looked(&mut self, sandboxes: Vec<Sandbox>) {
+    async fn looked(&mut self, sandboxes: Vec<Sandbox>) {
         for (uid, sandboxes) in by_pod(sandboxes) {
             match self.workers.get(&uid) {
                 Some(worker) => {
@@ -378,7 +423,7 @@ impl Pods {
             }
         }
         if self.listed {
-            self.end_orphans();
+            self.end_orphans().await;
         }
     }
 
@@ -391,8 +436,31 @@ impl Pods {
         }
     }
 
+    fn seat_of(&self, task: tokio::task::Id) -> Option<String> {
+        let mut seats = self.workers.iter();
+        let found = seats.find(|(_, seat)| seat.task == Some(task));
+        found.map(|(uid, _)| uid.clone())
+    }
+
     /// A worker is done with its pod.
-    fn left(&mut self, uid: &str) {
-        self.workers.remove(uid);
+    fn left(&mut self, task: tokio::task::Id) {
+        if let Some(uid) = self.seat_of(task) {
+            self.workers.remove(&uid);
+        }
+    }
+
+    /// A worker has panicked. What it did is in the runtime and in the journal; another goes on.
+    fn failed(&mut self, error: &JoinError) {
+        let Some(uid) = self.seat_of(error.id()) else {
+            return;
+        };
+        error!(uid, %error, "the worker of a pod failed; another is begun");
+        let context = Arc::clone(&self.context);
+        let found = async move {
+            tokio::time::sleep(AGAIN).await;
+            let found = list(&context).await.remove(&uid).unwrap_or_default();
+            (uid, found)
+        };
+        self.again.push(found.boxed());
     }
 }

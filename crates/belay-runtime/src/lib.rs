@@ -52,8 +52,8 @@ pub use containers::{Containers, RecordedContainer, RecordedPod, RecordedPods};
 pub use cri::CriRuntime;
 pub use pod::{
     ContainerConfig, ContainerState, ContainerStatus, Dns, Exit, ExitReason, HostPort, Image,
-    ImageError, ImageUser, Mount, PodConfig, PodRuntime, Propagation, Protocol, Pull, Resources,
-    RuntimeError, Sandbox, Seccomp, Security,
+    ImageError, ImageUser, Listed, Mount, PodConfig, PodRuntime, Propagation, Protocol, Pull,
+    Resources, RuntimeError, Sandbox, Seccomp, Security,
 };
 pub use pods_exec::{ApiPod, PodsExec};
 pub use process::ProcessRuntime;

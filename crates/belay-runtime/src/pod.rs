@@ -11,6 +11,7 @@ use belay_action::ContainerId;
 use belay_shim::record::RecordError;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use tracing::error;
 
 use crate::{Containers, Sessions};
 
@@ -237,6 +238,32 @@ pub enum ContainerStatus {
     Exited(Exit),
 }
 
+/// The containers that were started and not removed.
+#[derive(Debug, Default)]
+pub struct Listed {
+    pub states: Vec<ContainerState>,
+    /// Those that are there, and of which the runtime cannot tell more just now, with its reasons.
+    pub untold: Vec<(ContainerId, RuntimeError)>,
+}
+
+impl Listed {
+    /// Takes in what came of the question for one.
+    pub(crate) fn take(&mut self, id: ContainerId, state: Result<ContainerState, RuntimeError>) {
+        match state {
+            Ok(state) => self.states.push(state),
+            Err(RuntimeError::NotFound { .. }) => {}
+            Err(error) if error.is_transient() => self.untold.push((id, error)),
+            // One that cannot be read must not hide the others.
+            Err(error) => error!(container = %id, %error, "cannot tell a container's state"),
+        }
+    }
+
+    pub(crate) fn sorted(mut self) -> Self {
+        self.states.sort_by(|one, other| one.id.cmp(&other.id));
+        self
+    }
+}
+
 /// How a container ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exit {
@@ -322,6 +349,21 @@ pub enum RuntimeError {
 }
 
 impl RuntimeError {
+    /// Whether the same question may be answered when it is asked again.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            RuntimeError::Away { .. }
+            | RuntimeError::Call { .. }
+            | RuntimeError::Silent { .. }
+            | RuntimeError::Io { .. } => true,
+            RuntimeError::StartFailed { .. }
+            | RuntimeError::NotFound { .. }
+            | RuntimeError::StillRunning { .. }
+            | RuntimeError::Damaged { .. }
+            | RuntimeError::Unseen { .. } => false,
+        }
+    }
+
     pub(crate) fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RuntimeError {
         let path = path.to_owned();
         move |source| RuntimeError::Io { what, path, source }
@@ -366,8 +408,9 @@ pub trait PodRuntime: Containers + Sessions {
     /// Not cancel-safe: a start that is given up may still happen, and is then in the list.
     async fn start(&self, config: &ContainerConfig) -> Result<ContainerId, RuntimeError>;
 
-    /// Everything that was started and not removed, also by an agent before this one.
-    async fn list(&self) -> Result<Vec<ContainerState>, RuntimeError>;
+    /// Everything that was started and not removed, also by an agent before this one. What nobody
+    /// will ever be able to tell of is not in it.
+    async fn list(&self) -> Result<Listed, RuntimeError>;
 
     async fn state(&self, id: &ContainerId) -> Result<ContainerState, RuntimeError>;
 

@@ -35,7 +35,7 @@ use crate::blocking::blocking;
 use crate::report::timestamp;
 use crate::{
     ContainerConfig, ContainerState, ContainerStatus, Containers, Exit, ExitReason, Image,
-    ImageError, ImageUser, PodConfig, PodRuntime, Pull, RuntimeError, Sandbox,
+    ImageError, ImageUser, Listed, PodConfig, PodRuntime, Pull, RuntimeError, Sandbox,
 };
 
 /// What Kubernetes shows for a container of which nobody knows how it ended.
@@ -265,7 +265,7 @@ impl PodRuntime for ProcessRuntime {
         }
     }
 
-    async fn list(&self) -> Result<Vec<ContainerState>, RuntimeError> {
+    async fn list(&self) -> Result<Listed, RuntimeError> {
         let shared = Arc::clone(&self.shared);
         let found = blocking(move || shared.load_all()).await?;
         // All at once: one that has to be cleared up takes its time.
@@ -277,17 +277,11 @@ impl PodRuntime for ProcessRuntime {
                 (id, runtime.state_of(container).await)
             });
         }
-        let mut states = Vec::with_capacity(looking.len());
+        let mut listed = Listed::default();
         for (id, state) in looking.join_all().await {
-            match state {
-                Ok(state) => states.push(state),
-                Err(RuntimeError::NotFound { .. }) => {}
-                // One that cannot be read must not hide the others.
-                Err(error) => error!(container = %id, %error, "cannot tell a container's state"),
-            }
+            listed.take(id, state);
         }
-        states.sort_by(|one, other| one.id.cmp(&other.id));
-        Ok(states)
+        Ok(listed.sorted())
     }
 
     async fn state(&self, id: &ContainerId) -> Result<ContainerState, RuntimeError> {

@@ -181,7 +181,7 @@ async fn only_a_nodes_own_pods_are_seen_and_touched() {
         let kubelets = kubelet.run_container(&sandbox, &spec, &container).await;
         let kubelets = ContainerId::new(kubelets.unwrap()).unwrap();
         let (others, _) = other.sleeper().await;
-        assert_eq!(one.runtime.list().await.unwrap(), []);
+        assert_eq!(one.runtime.list().await.unwrap().states, []);
         assert_eq!(
             one.runtime.sandboxes().await.unwrap(),
             [one.sandbox.clone()]

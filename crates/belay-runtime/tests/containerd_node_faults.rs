@@ -255,7 +255,7 @@ async fn whenever_containerd_is_killed_during_a_start_there_is_one_container_in_
             }
             until("it runs", || !with_argument(&mark).is_empty()).await;
             assert_eq!(with_argument(&mark).len(), 1, "round {round}");
-            let listed = bench.runtime.list().await.unwrap();
+            let listed = bench.runtime.list().await.unwrap().states;
             let same = listed.iter().filter(|one| one.config.name == config.name);
             assert_eq!(same.map(|one| &one.id).collect::<Vec<_>>(), [&id]);
         }

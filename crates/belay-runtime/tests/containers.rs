@@ -50,7 +50,7 @@ async fn what_makes_no_sense_is_not_started_and_leaves_nothing() {
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!(bench.runtime.list().await.unwrap(), []);
+    assert_eq!(bench.runtime.list().await.unwrap().states, []);
     let left = std::fs::read_dir(bench.path("run/containers"))
         .unwrap()
         .count();

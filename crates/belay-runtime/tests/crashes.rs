@@ -55,7 +55,7 @@ async fn a_container_whose_shim_is_killed_is_dead_and_its_end_unknown() {
     soon(target.wait()).await.unwrap();
     // It stays so, for a new agent too.
     let again = ProcessRuntime::open(&bench.path("run")).unwrap();
-    let listed = again.list().await.unwrap();
+    let listed = again.list().await.unwrap().states;
     assert_eq!(listed[0].status, ContainerStatus::Exited(exit));
     let error = target
         .start(&exec("late", "true", LONG))
@@ -349,7 +349,7 @@ async fn agent_killed_in_the_middle_loses_nothing() {
     agent.kill().unwrap();
     agent.wait().unwrap();
     bench.reopen();
-    let listed = bench.runtime.list().await.unwrap();
+    let listed = bench.runtime.list().await.unwrap().states;
     assert!(matches!(listed[0].status, ContainerStatus::Running { .. }));
     let target = bench.runtime.target(&id).await.unwrap();
     let mut found = Vec::new();
@@ -399,7 +399,7 @@ async fn after_a_restart_of_the_machine_everything_is_known_to_be_dead() {
     )
     .unwrap();
     bench.reopen();
-    let listed = bench.runtime.list().await.unwrap();
+    let listed = bench.runtime.list().await.unwrap().states;
     let ContainerStatus::Exited(exit) = &listed[0].status else {
         panic!("{listed:?}")
     };
@@ -467,7 +467,7 @@ async fn spoilt_files_are_errors_and_do_not_hide_other_containers() {
         );
         assert!(error.to_string().contains(file), "{error}");
         bench.runtime.wait(&bad).await.unwrap_err();
-        let listed = bench.runtime.list().await.unwrap();
+        let listed = bench.runtime.list().await.unwrap().states;
         assert_eq!(
             listed.iter().map(|state| &state.id).collect::<Vec<_>>(),
             [&good]

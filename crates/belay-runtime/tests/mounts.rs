@@ -157,7 +157,7 @@ async fn what_cannot_be_mounted_is_a_mistake_in_the_configuration() {
         message.contains("create it, or use --runtime cri"),
         "{message}"
     );
-    assert_eq!(bench.runtime.list().await.unwrap().len(), 0);
+    assert_eq!(bench.runtime.list().await.unwrap().states.len(), 0);
 }
 
 #[tokio::test]

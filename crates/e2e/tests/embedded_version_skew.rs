@@ -194,7 +194,11 @@ async fn created_before(world: &World) -> anyhow::Result<()> {
         assert_eq!(shown(&running), "SIGUSR1", "with both gates on");
     }
     let long = i64::from(LONG);
-    for (name, seconds) in [("sleep-kept", 1), ("sleep-kept-2", 1), ("sleep-kept-3", long)] {
+    for (name, seconds) in [
+        ("sleep-kept", 1),
+        ("sleep-kept-2", 1),
+        ("sleep-kept-3", long),
+    ] {
         let made = world.with_sleep(name, GATES_ON, seconds);
         world.run(name, made).await?;
     }

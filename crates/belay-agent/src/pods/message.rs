@@ -113,11 +113,16 @@ fn last_words(log: &Path) -> Option<String> {
     file.read_to_end(&mut text).ok()?;
     let text = String::from_utf8_lossy(&text);
     let mut lines: Vec<&str> = text.lines().collect();
+    // The first may be cut, and has lost what is not the container's own. If there is no other it is
+    // better than nothing.
+    let mut said = String::new();
     if from > 0 && !lines.is_empty() {
-        lines.remove(0);
+        let cut = lines.remove(0);
+        if lines.is_empty() {
+            said.push_str(cut);
+        }
     }
     let skipped = lines.len().saturating_sub(LOG_LINES);
-    let mut said = String::new();
     for line in &lines[skipped..] {
         let mut parts = line.splitn(4, ' ');
         let (flag, content) = (parts.nth(2), parts.next().unwrap_or_default());
@@ -177,5 +182,15 @@ mod tests {
         let said = last_words(&log).unwrap();
         assert!(said.len() <= LOG_BYTES && said.lines().count() <= LOG_LINES);
         assert!(said.ends_with("line 4999\n"), "{said}");
+        let long = format!(
+            "2026-01-01T00:00:00Z stderr F {} the end\n",
+            "x".repeat(9000)
+        );
+        fs::write(&log, long).unwrap();
+        let said = last_words(&log).unwrap();
+        assert!(
+            said.len() == LOG_BYTES && said.ends_with("xx the end"),
+            "{said}"
+        );
     }
 }

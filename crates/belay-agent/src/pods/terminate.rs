@@ -17,7 +17,7 @@
 
 mod draft;
 mod hands;
-mod meanwhile;
+mod interim;
 mod scribe;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,7 +37,7 @@ use tracing::{debug, info, warn};
 use draft::{Facts, latecomer, plan};
 pub(crate) use draft::{grace, probe_grace};
 use hands::{Hands, Word};
-pub(crate) use meanwhile::meanwhile;
+pub(crate) use interim::Interim;
 use scribe::Scribe;
 
 use super::tracked::Tracked;
@@ -66,22 +66,31 @@ impl Scope {
     }
 }
 
-/// A termination and the hand that writes it down.
-struct Ongoing {
-    machine: Termination,
-    scribe: Scribe,
-}
-
 /// All terminations of one pod. Owned and driven by its worker.
 pub(crate) struct Terminations {
     host: Arc<Host>,
     /// As it was last seen.
     pod: Arc<Pod>,
-    ongoing: BTreeMap<Scope, Ongoing>,
+    ongoing: BTreeMap<Scope, Termination>,
+    /// Who writes them down. They stay when what they wrote of is over: a container's next end has
+    /// the same place in the journal.
+    scribes: BTreeMap<Scope, Scribe>,
+    /// How incarnations ended whose end is over. None has a second one.
+    ended: BTreeMap<String, End>,
+    /// Incarnations of which everything that was left has been looked for, and killed.
+    swept: BTreeMap<String, Sweep>,
     /// What was counted of this pod.
     counted: BTreeSet<Early>,
     hands: Hands,
     words: mpsc::UnboundedReceiver<Word>,
+}
+
+/// How far killing what an incarnation left is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sweep {
+    UnderWay,
+    /// Nothing of it runs.
+    Done,
 }
 
 /// What [`Terminations::next`] waited for.
@@ -100,6 +109,9 @@ impl Terminations {
             host,
             pod,
             ongoing: BTreeMap::new(),
+            scribes: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            swept: BTreeMap::new(),
             counted: BTreeSet::new(),
             words,
         };
@@ -110,8 +122,9 @@ impl Terminations {
             Some(record) => {
                 this.go_on(&Scope::Pod, record, running);
                 // Taken over by the pod's own.
-                let names = single.into_iter().map(|(name, _)| name).collect();
-                this.forget(names);
+                for (name, _) in single {
+                    this.scribe(&Scope::Container(name)).forget();
+                }
             }
             None => {
                 for (name, record) in single.into_iter().filter(|(_, record)| readable(record)) {
@@ -130,16 +143,42 @@ impl Terminations {
             "going on with its termination"
         );
         self.counted.extend(&record.counted);
-        let container = scope.container().map(str::to_owned);
-        let scribe = Scribe::new(self.host.journal.clone(), container);
+        // One that is over needs no more writing, and is forgotten one day.
+        self.scribe(scope);
         let (machine, effects) = resume(record, &self.host.boot_id, running, boot_millis());
-        self.add(scope, machine, scribe, effects);
+        self.add(scope, machine, effects);
     }
 
-    fn add(&mut self, scope: &Scope, machine: Termination, scribe: Scribe, effects: Vec<Effect>) {
-        let ongoing = Ongoing { machine, scribe };
-        self.ongoing.insert(scope.clone(), ongoing);
+    fn add(&mut self, scope: &Scope, machine: Termination, effects: Vec<Effect>) {
+        self.ongoing.insert(scope.clone(), machine);
+        self.watch(scope);
         self.carry_out(scope, effects);
+    }
+
+    /// Waits for the end of all incarnations that are being ended, whatever the runtime tells of
+    /// them and when.
+    fn watch(&mut self, scope: &Scope) {
+        let legs = self
+            .ongoing
+            .get(scope)
+            .map(|machine| &machine.record().legs);
+        for leg in legs.into_iter().flatten() {
+            let over = matches!(leg.stage, Stage::Over { .. });
+            if let Ok(id) = ContainerId::new(&leg.container.id)
+                && !over
+            {
+                self.hands.watch(leg.container.name.clone(), id);
+            }
+        }
+    }
+
+    fn scribe(&mut self, scope: &Scope) -> &Scribe {
+        let begin = || {
+            let uid = self.pod.uid().to_owned();
+            let container = scope.container().map(str::to_owned);
+            Scribe::new(self.host.journal.clone(), uid, container)
+        };
+        self.scribes.entry(scope.clone()).or_insert_with(begin)
     }
 
     /// Takes note of the pod as it is now, and of where it is reached: hooks are read from it.
@@ -151,47 +190,77 @@ impl Terminations {
     /// Why the pod ends, if it does.
     pub(crate) fn pod_cause(&self) -> Option<Cause> {
         let whole = self.ongoing.get(&Scope::Pod)?;
-        Some(whole.machine.record().cause)
+        Some(whole.record().cause)
     }
 
     /// Whether the pod's end has come to its own end.
     pub(crate) fn pod_is_over(&self) -> bool {
         self.ongoing
             .get(&Scope::Pod)
-            .is_some_and(|whole| whole.machine.is_over())
+            .is_some_and(Termination::is_over)
     }
 
     /// Whether this container is being stopped, alone or with its pod.
     pub(crate) fn stops(&self, container: &str) -> bool {
-        self.ongoing.values().any(|ongoing| {
-            let leg = ongoing.machine.leg(container);
-            leg.is_some() && !ongoing.machine.is_over()
-        })
+        self.ongoing
+            .values()
+            .any(|machine| machine.leg(container).is_some() && !machine.is_over())
     }
 
     /// Whether the end of this incarnation is anybody's business here.
     fn has(&self, container: &str, id: &ContainerId) -> bool {
-        self.ongoing.values().any(|ongoing| {
-            let leg = ongoing.machine.leg(container);
+        self.ongoing.values().any(|machine| {
+            let leg = machine.leg(container);
             leg.is_some_and(|leg| leg.container.id == id.as_str())
         })
     }
 
+    /// How an incarnation ended, if its end is over.
+    fn end_of(&self, container: &str, id: &ContainerId) -> Option<&End> {
+        let of_legs = || {
+            let mut legs = self
+                .ongoing
+                .values()
+                .filter_map(|machine| machine.leg(container));
+            let leg = legs.find(|leg| leg.container.id == id.as_str())?;
+            match &leg.stage {
+                Stage::Over { end } => Some(end),
+                Stage::Hook { .. }
+                | Stage::Turn { .. }
+                | Stage::Signalled { .. }
+                | Stage::Killing { .. } => None,
+            }
+        };
+        self.ended.get(id.as_str()).or_else(of_legs)
+    }
+
+    /// Whether nothing more is done to end an incarnation.
+    pub(crate) fn has_ended(&self, container: &str, id: &ContainerId) -> bool {
+        self.end_of(container, id).is_some()
+    }
+
     /// Whether everything of an incarnation has been killed.
     pub(crate) fn is_killed(&self, container: &str, id: &ContainerId) -> bool {
-        self.ongoing.values().any(|ongoing| {
-            let leg = ongoing.machine.leg(container);
-            leg.is_some_and(|leg| {
-                let dead = match &leg.stage {
-                    Stage::Over { end } => *end == End::Killed { survivors: vec![] },
-                    Stage::Hook { .. }
-                    | Stage::Turn { .. }
-                    | Stage::Signalled { .. }
-                    | Stage::Killing { .. } => false,
-                };
-                dead && leg.container.id == id.as_str()
-            })
-        })
+        let swept = self.swept.get(id.as_str()) == Some(&Sweep::Done);
+        swept || self.end_of(container, id) == Some(&End::Killed { survivors: vec![] })
+    }
+
+    /// Kills what is left of an incarnation that has ended.
+    pub(crate) fn sweep(&mut self, container: &str, id: &ContainerId) {
+        let name = id.as_str().to_owned();
+        if self.swept.contains_key(&name) {
+            return;
+        }
+        self.swept.insert(name, Sweep::UnderWay);
+        self.hands.kill(container.to_owned(), id.clone());
+    }
+
+    /// Another incarnation of a container has come up: that it was to come is remembered no longer.
+    pub(crate) fn came_back(&mut self, container: &str) {
+        let scope = Scope::Container(container.to_owned());
+        if let Some(scribe) = self.scribes.get(&scope) {
+            scribe.forget();
+        }
     }
 
     /// Ends what runs of a pod that is being ended, and was not there when that began. The grace is
@@ -211,9 +280,10 @@ impl Terminations {
             info!(pod = self.pod.name(), container = name, id = %instance.id, "comes late; stopping");
             if let Some(whole) = self.ongoing.get_mut(&Scope::Pod) {
                 let sleeps = self.host.gates.enabled(Feature::PodLifecycleSleepAction);
-                let machine = whole.machine.clone();
-                let (machine, effects) = machine.join(container, grace, sleeps, boot_millis());
-                whole.machine = machine;
+                let before = whole.clone();
+                let (machine, effects) = before.join(container, grace, sleeps, boot_millis());
+                *whole = machine;
+                self.watch(&Scope::Pod);
                 self.carry_out(&Scope::Pod, effects);
             }
         }
@@ -228,52 +298,44 @@ impl Terminations {
         grace: Duration,
         tracked: &BTreeMap<String, Tracked>,
     ) {
-        let taken_over = std::mem::take(&mut self.ongoing);
-        let mut under_way = Vec::new();
-        let mut closing = Vec::new();
-        let mut scribe = None;
-        for (scope, ongoing) in taken_over {
-            if !ongoing.machine.is_over() {
-                under_way.push(ongoing.machine);
-            }
-            match scope {
-                // One entry, one scribe: an earlier record must not overtake a later one.
-                Scope::Pod => scribe = Some(ongoing.scribe),
-                Scope::Container(name) => closing.push((name, ongoing.scribe)),
-            }
-        }
-        let scribe = scribe.unwrap_or_else(|| Scribe::new(self.host.journal.clone(), None));
+        let taken_over = std::mem::take(&mut self.ongoing).into_values();
+        let under_way = taken_over.filter(|machine| !machine.is_over()).collect();
         let (machine, effects) = self.begin(&Scope::Pod, cause, grace, tracked, under_way);
-        self.add(&Scope::Pod, machine, scribe, effects);
-        let Some(whole) = self.ongoing.get(&Scope::Pod) else {
-            return;
-        };
-        let settled = whole.scribe.settled();
-        let (journal, uid) = (self.host.journal.clone(), self.pod.uid().to_owned());
+        self.add(&Scope::Pod, machine, effects);
+        // What was written of single containers is in the pod's own record now.
+        let settled = self.scribe(&Scope::Pod).settled();
+        let all = std::mem::take(&mut self.scribes);
+        let (whole, single) = all.into_iter().partition(|(scope, _)| *scope == Scope::Pod);
+        self.scribes = whole;
+        let single: BTreeMap<Scope, Scribe> = single;
         tokio::spawn(async move {
             settled.await;
-            for (container, scribe) in closing {
+            for scribe in single.into_values() {
+                scribe.forget();
                 scribe.close().await;
-                journal.forget_stop(&uid, Some(&container)).await;
             }
         });
     }
 
-    /// Ends one container, unless it is being stopped already.
+    /// Ends one container, unless that is under way or done already. Returns whether it begins now.
+    ///
+    /// The runtime may tell of an end some time after it; until then the container seems to run.
     pub(crate) fn end_container(
         &mut self,
         container: &str,
         cause: Cause,
         grace: Duration,
         tracked: &BTreeMap<String, Tracked>,
-    ) {
-        if self.stops(container) {
-            return;
+    ) -> bool {
+        let current = tracked.get(container).and_then(|one| one.current.as_ref());
+        let done = current.is_some_and(|one| self.ended.contains_key(one.id.as_str()));
+        if done || self.stops(container) {
+            return false;
         }
         let scope = Scope::Container(container.to_owned());
-        let scribe = Scribe::new(self.host.journal.clone(), Some(container.to_owned()));
         let (machine, effects) = self.begin(&scope, cause, grace, tracked, Vec::new());
-        self.add(&scope, machine, scribe, effects);
+        self.add(&scope, machine, effects);
+        true
     }
 
     fn begin(
@@ -291,22 +353,31 @@ impl Terminations {
             tracked,
             counted: &self.counted,
         };
-        let plan = match scope {
+        let mut plan = match scope {
             Scope::Pod => plan(&self.pod, &facts, cause, grace, |_| true),
             Scope::Container(only) => plan(&self.pod, &facts, cause, grace, |name| name == only),
         };
-        info!(
-            pod = self.pod.name(),
-            namespace = self.pod.namespace(),
-            uid = plan.pod_uid,
-            container = scope.container(),
-            cause = cause.as_str(),
-            "stopping"
-        );
-        let label = CauseLabel {
-            cause: cause.as_str(),
-        };
-        self.host.metrics.terminations.get_or_create(&label).inc();
+        // A dead one has neither a hook nor a signal any more, also when its runtime has not told.
+        plan.running.retain(|id| match self.ended.get(id) {
+            Some(End::Killed { survivors }) => !survivors.is_empty(),
+            Some(End::NotRunning | End::Itself | End::StopSignal | End::Reboot) => false,
+            None => true,
+        });
+        // Where nothing runs there is nothing that anybody would want to know.
+        if !plan.running.is_empty() {
+            info!(
+                pod = self.pod.name(),
+                namespace = self.pod.namespace(),
+                uid = plan.pod_uid,
+                container = scope.container(),
+                cause = cause.as_str(),
+                "stopping"
+            );
+            let label = CauseLabel {
+                cause: cause.as_str(),
+            };
+            self.host.metrics.terminations.get_or_create(&label).inc();
+        }
         begin(plan, under_way, boot_millis())
     }
 
@@ -326,7 +397,7 @@ impl Terminations {
 
     /// Waits for the next thing to happen. Nothing is lost when it is given up.
     pub(crate) async fn next(&mut self) -> Moment {
-        let machines = self.ongoing.values().map(|ongoing| &ongoing.machine);
+        let machines = self.ongoing.values();
         let wake = machines.filter_map(Termination::next_wake).min();
         let tick = async {
             let Some(wake) = wake else {
@@ -363,8 +434,13 @@ impl Terminations {
             id,
             news,
         } = word;
-        let found = self.ongoing.iter().find_map(|(scope, ongoing)| {
-            let leg = ongoing.machine.leg(&container)?;
+        if let News::Killed { survivors } = &news
+            && survivors.is_empty()
+        {
+            self.swept.insert(id.clone(), Sweep::Done);
+        }
+        let found = self.ongoing.iter().find_map(|(scope, machine)| {
+            let leg = machine.leg(&container)?;
             (leg.container.id == id).then(|| (scope.clone(), leg.container.hook_attempt()))
         });
         if let Some((scope, attempt)) = found {
@@ -388,8 +464,8 @@ impl Terminations {
             return;
         };
         debug!(pod = self.pod.name(), ?scope, ?event, "termination");
-        let (machine, effects) = ongoing.machine.clone().next(event, boot_millis());
-        ongoing.machine = machine;
+        let (machine, effects) = ongoing.clone().next(event, boot_millis());
+        *ongoing = machine;
         self.carry_out(scope, effects);
     }
 
@@ -401,18 +477,18 @@ impl Terminations {
             // What the journal could not name was not taken from it, and what is planned has names
             // from the runtime.
             let incarnation = |container: &str| {
-                let leg = ongoing.machine.leg(container)?;
+                let leg = ongoing.leg(container)?;
                 ContainerId::new(&leg.container.id).ok()
             };
             match effect {
-                Effect::Journal(record) => ongoing.scribe.write(record),
+                Effect::Journal(record) => self.scribe(scope).write(record),
                 Effect::RunHook {
                     container,
                     attempt,
                     deadline,
                 } => {
                     if let Some(id) = incarnation(&container) {
-                        let settled = ongoing.scribe.settled();
+                        let settled = self.scribe(scope).settled();
                         self.hands
                             .run_hook(container, id, &attempt, deadline, settled);
                     }
@@ -467,40 +543,34 @@ impl Terminations {
         }
     }
 
-    /// The pod's own is kept until the pod has left; a container may be started again.
+    /// The pod's own is kept until the pod has left. A container may be started again; that it is to
+    /// be, whatever its exit code says, is kept until it is.
     fn done(&mut self, scope: &Scope) {
-        let Some(ongoing) = self.ongoing.get(scope) else {
+        let Some(machine) = self.ongoing.get(scope) else {
             return;
         };
-        match serde_json::to_string(ongoing.machine.record()) {
+        let record = machine.record().clone();
+        match serde_json::to_string(&record) {
             Ok(record) => info!(pod = self.pod.name(), record, "stopped"),
             Err(error) => warn!(%error, "a record cannot be written as JSON"),
         }
-        if let Scope::Container(name) = scope
-            && let Some(ongoing) = self.ongoing.remove(scope)
-        {
-            let (journal, uid) = (self.host.journal.clone(), self.pod.uid().to_owned());
-            let name = name.clone();
-            tokio::spawn(async move {
-                ongoing.scribe.close().await;
-                journal.forget_stop(&uid, Some(&name)).await;
-            });
-        }
-    }
-
-    fn forget(&self, containers: Vec<String>) {
-        let (journal, uid) = (self.host.journal.clone(), self.pod.uid().to_owned());
-        tokio::spawn(async move {
-            for container in containers {
-                journal.forget_stop(&uid, Some(&container)).await;
+        for leg in record.legs {
+            if let Stage::Over { end } = leg.stage {
+                self.ended.entry(leg.container.id).or_insert(end);
             }
-        });
+        }
+        if let Scope::Container(_) = scope {
+            self.ongoing.remove(scope);
+            if !record.cause.restarts() {
+                self.scribe(scope).forget();
+            }
+        }
     }
 
     /// Ends the driving, not the terminations: a successor goes on with them.
     pub(crate) async fn leave(self) {
-        for ongoing in self.ongoing.into_values() {
-            ongoing.scribe.close().await;
+        for scribe in self.scribes.into_values() {
+            scribe.close().await;
         }
     }
 }

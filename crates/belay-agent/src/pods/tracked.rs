@@ -111,7 +111,8 @@ pub(crate) struct Tracked {
     /// Whether the newest incarnation was in a sandbox that is gone: nothing that it prepared is
     /// there any more.
     pub(crate) elsewhere: bool,
-    /// Whether the `postStart` hook of the newest incarnation is under way.
+    /// Whether the newest incarnation has a `postStart` hook that has not succeeded: it is under way,
+    /// or it failed or was cut short, and the container is not up and will not be.
     pub(crate) starting: bool,
     /// What the probes of the newest incarnation say; `None` if it has none.
     pub(crate) probing: Option<Probing>,
@@ -297,6 +298,15 @@ mod tests {
         tracked.started(instance(2));
         tracked.probing = startup(false);
         assert!(tracked.has_been_up() && !tracked.is_started());
+    }
+
+    #[test]
+    fn what_ended_before_its_hook_had_succeeded_never_came_up() {
+        let mut tracked = Tracked::default();
+        tracked.started(instance(0));
+        tracked.starting = true;
+        tracked.started(instance(1));
+        assert!(!tracked.came_up && tracked.is_ready());
     }
 
     #[test]

@@ -66,9 +66,6 @@ pub(crate) use telling::reference;
 /// The pod as the API tells it.
 #[derive(Debug, Clone)]
 pub(crate) enum Desired {
-    /// The API has not told yet; this is what the runtime remembers of it. Only for pods whose end
-    /// is in the journal.
-    Remembered(Arc<Pod>),
     Known(Arc<Pod>),
     /// It is no longer there; this is what was last known of it.
     Gone(Arc<Pod>),
@@ -77,7 +74,7 @@ pub(crate) enum Desired {
 impl Desired {
     pub(crate) fn pod(&self) -> &Arc<Pod> {
         match self {
-            Desired::Remembered(pod) | Desired::Known(pod) | Desired::Gone(pod) => pod,
+            Desired::Known(pod) | Desired::Gone(pod) => pod,
         }
     }
 }
@@ -99,6 +96,12 @@ enum Happening {
         id: ContainerId,
         exit: Result<Exit, RuntimeError>,
         /// What it left to be read about that.
+        message: Option<String>,
+    },
+    /// What a container left that had ended before this agent came.
+    MessageRead {
+        container: String,
+        id: ContainerId,
         message: Option<String>,
     },
     /// A `postStart` hook has ended.
@@ -174,18 +177,22 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
+    /// Takes over what was `found` of a pod in the runtime, and what has `begun` of its end.
     pub(crate) fn new(
         context: Arc<Host>,
         desired: watch::Receiver<Desired>,
         seen: watch::Receiver<Vec<Sandbox>>,
         found: Found,
+        begun: Option<Terminations>,
     ) -> Self {
         let pod = Arc::clone(desired.borrow().pod());
         let (mut tracked, old) = adoption::adopt(&pod, found.containers);
         let stops = context.journal.container_stops(pod.uid());
         probing::condemn(&pod, &mut tracked, &stops);
         let running = running(&tracked);
-        let terminations = Terminations::resume(Arc::clone(&context), Arc::clone(&pod), &running);
+        let terminations = begun.unwrap_or_else(|| {
+            Terminations::resume(Arc::clone(&context), Arc::clone(&pod), &running)
+        });
         let mut worker = Worker {
             site: Site::adopt(found.sandboxes, &context.node_address),
             context,
@@ -218,9 +225,7 @@ impl Worker {
         }
         worker.follow_adopted(&pod);
         let desired = worker.desired.borrow().clone();
-        if let Desired::Known(_) | Desired::Gone(_) = desired {
-            worker.leave_sandbox();
-        }
+        worker.leave_sandbox();
         worker.publish(&desired);
         worker
     }
@@ -231,13 +236,6 @@ impl Worker {
             let desired = self.desired.borrow_and_update().clone();
             let address = self.address().to_owned();
             self.terminations.see(desired.pod(), &address);
-            // The first that the API tells of a pod that the runtime remembered.
-            if let Desired::Known(pod) = &desired
-                && self.reported == PodStatus::default()
-            {
-                self.reported = pod.status.clone().unwrap_or_default();
-                self.leave_sandbox();
-            }
             self.probe_at = None;
             if let Desired::Known(pod) = &desired {
                 self.probe(pod);
@@ -245,9 +243,6 @@ impl Worker {
             self.wake = None;
             self.sandbox_at = None;
             let done = match &desired {
-                // The journal has said all that its containers need. What the API is to be told, and
-                // whether the pod may go, waits for the API.
-                Desired::Remembered(_) => false,
                 Desired::Known(_) | Desired::Gone(_) if self.ends(&desired) => self.end(&desired),
                 Desired::Known(pod) | Desired::Gone(pod) => {
                     self.keep_running(pod);
@@ -290,6 +285,42 @@ impl Worker {
             info!(pod = self.uid, container, %id, "adopted");
             self.wait_for(&container, id.clone());
             self.find_post_start(pod, &container, id);
+        }
+        self.read_messages();
+    }
+
+    /// Reads what those have left that ended while no agent was there.
+    fn read_messages(&self) {
+        for (container, known) in &self.tracked {
+            let Some(current) = known.current.as_ref().filter(|one| one.message.is_none()) else {
+                continue;
+            };
+            let Some(code) = current.exit.as_ref().map(|exit| exit.code) else {
+                continue;
+            };
+            let (container, id) = (container.clone(), current.id.clone());
+            let messages = current.messages.clone();
+            let reading = async move {
+                let read = tokio::task::spawn_blocking(move || messages.read(code)).await;
+                let message = read.ok().flatten();
+                Happening::MessageRead {
+                    container,
+                    id,
+                    message,
+                }
+            };
+            self.happenings.push(reading.boxed());
+        }
+    }
+
+    fn message_read(&mut self, container: &str, id: &ContainerId, message: Option<String>) {
+        let Some(known) = self.tracked.get_mut(container) else {
+            return;
+        };
+        let instances = [&mut known.current, &mut known.previous];
+        let mut instances = instances.into_iter().flatten();
+        if let Some(instance) = instances.find(|one| one.id == *id) {
+            instance.message = message;
         }
     }
 
@@ -406,6 +437,11 @@ impl Worker {
                 exit,
                 message,
             } => self.exited(&container, &id, exit, message),
+            Happening::MessageRead {
+                container,
+                id,
+                message,
+            } => self.message_read(&container, &id, message),
             Happening::PostStarted {
                 container,
                 id,

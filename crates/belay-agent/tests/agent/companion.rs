@@ -44,7 +44,7 @@ impl RecordedPods for Sandboxes {
             address: None,
             containers: BTreeMap::new(),
         };
-        for state in self.runtime.list().await? {
+        for state in self.runtime.list().await?.states {
             if state.config.pod_uid != uid {
                 continue;
             }

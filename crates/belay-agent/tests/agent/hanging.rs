@@ -2,19 +2,21 @@
 //! what comes late is ended. Everything but the hanging is the process runtime's own.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;
 use belay_action::{ContainerId, Target};
 use belay_runtime::{
-    ContainerConfig, ContainerState, Containers, Exit, Image, ImageError, PodConfig, PodRuntime,
-    ProcessRuntime, Pull, RuntimeError, Sandbox, Session, SessionError, SessionRequest, Sessions,
-    Streams,
+    ContainerConfig, ContainerState, Containers, Exit, Image, ImageError, Listed, PodConfig,
+    PodRuntime, ProcessRuntime, Pull, RuntimeError, Sandbox, Session, SessionError, SessionRequest,
+    Sessions, Streams,
 };
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::rig::{Rig, until, until_lines};
+use crate::terminations::{listening, sh, told};
 
 /// Which calls hang until they are let go on.
 #[derive(Debug, Clone, Default)]
@@ -23,11 +25,15 @@ struct Gates {
     images: bool,
     /// The starts of containers of this name.
     starts: Option<&'static str>,
+    /// What the runtime tells of ends.
+    ends: bool,
 }
 
 struct Hanging {
     inner: ProcessRuntime,
     gates: watch::Receiver<Gates>,
+    /// How many lists cannot tell of one container.
+    blind: Arc<AtomicU32>,
 }
 
 impl Hanging {
@@ -93,8 +99,20 @@ impl PodRuntime for Hanging {
         self.inner.start(config).await
     }
 
-    async fn list(&self) -> Result<Vec<ContainerState>, RuntimeError> {
-        self.inner.list().await
+    async fn list(&self) -> Result<Listed, RuntimeError> {
+        let mut listed = self.inner.list().await?;
+        let less = |left: u32| left.checked_sub(1);
+        let order = Ordering::SeqCst;
+        if self.blind.fetch_update(order, order, less).is_ok()
+            && let Some(state) = listed.states.pop()
+        {
+            let error = RuntimeError::Away {
+                what: "ask for the state of a container",
+                problem: "it does not answer".to_owned(),
+            };
+            listed.untold.push((state.id, error));
+        }
+        Ok(listed)
     }
 
     async fn state(&self, id: &ContainerId) -> Result<ContainerState, RuntimeError> {
@@ -102,7 +120,9 @@ impl PodRuntime for Hanging {
     }
 
     async fn wait(&self, id: &ContainerId) -> Result<Exit, RuntimeError> {
-        self.inner.wait(id).await
+        let exit = self.inner.wait(id).await;
+        self.pass(|gates| gates.ends).await;
+        exit
     }
 
     async fn kill_tree(&self, id: &ContainerId) -> Result<Vec<String>, RuntimeError> {
@@ -119,11 +139,17 @@ impl PodRuntime for Hanging {
 }
 
 async fn rig(gates: Gates) -> (Rig, watch::Sender<Gates>) {
+    blind_rig(gates, &Arc::default()).await
+}
+
+async fn blind_rig(gates: Gates, blind: &Arc<AtomicU32>) -> (Rig, watch::Sender<Gates>) {
     let (sender, receiver) = watch::channel(gates);
+    let blind = Arc::clone(blind);
     let rig = Rig::with_runtime(move |dir| {
         Arc::new(Hanging {
             inner: ProcessRuntime::open(dir).unwrap(),
             gates: receiver.clone(),
+            blind: Arc::clone(&blind),
         })
     });
     (rig.await, sender)
@@ -298,5 +324,116 @@ async fn a_pod_that_is_there_too_long_fails_and_its_containers_end_as_they_shoul
     // It stays until somebody deletes it.
     delete(&rig, "p").await;
     gone(&rig, "p").await;
+    rig.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_killed_is_ended_once_however_late_the_runtime_tells_of_it() {
+    let held = Gates {
+        ends: true,
+        ..Gates::default()
+    };
+    let (rig, gates) = rig(held).await;
+    let heard = rig.dir.path().join("heard").display().to_string();
+    let script = format!("trap '' TERM; echo up >> {heard}; while :; do sleep 0.05; done");
+    let spec = json!({
+        "terminationGracePeriodSeconds": 1,
+        "containers": [{"name": "main", "image": "one", "command": sh(&script)}],
+    });
+    rig.run_pod("p", spec).await;
+    until_lines(std::path::Path::new(&heard), 1).await;
+    let patch = json!({"spec": {"containers": [{"name": "main", "image": "two"}]}});
+    let patch = kube::api::Patch::Strategic(patch);
+    let pods = rig.pods();
+    let params = kube::api::PatchParams::default();
+    pods.patch("p", &params, &patch).await.unwrap();
+    until("it to be killed", async || {
+        let told = told(&rig, "p", "Killing").await;
+        told.iter().any(|m| m.contains("was killed")).then_some(())
+    })
+    .await;
+    // Its end is looked at again and again while others live.
+    let other =
+        json!({"containers": [{"name": "main", "image": "none", "command": ["sleep", "1000"]}]});
+    rig.run_pod("other", other).await;
+    gates.send_replace(Gates::default());
+    until_lines(std::path::Path::new(&heard), 2).await;
+    let told = told(&rig, "p", "Killing").await;
+    let changed = told.iter().filter(|m| m.contains("definition changed"));
+    assert_eq!(changed.count(), 1, "{told:?}");
+    rig.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sidecar_s_turn_comes_when_those_it_serves_have_ended_also_before_the_runtime_tells_how()
+{
+    let held = Gates {
+        ends: true,
+        ..Gates::default()
+    };
+    let (rig, gates) = rig(held).await;
+    let heard = rig.dir.path().join("heard");
+    let mut sidecar = listening("proxy", &heard, "exit 0");
+    sidecar["restartPolicy"] = json!("Always");
+    let spec = json!({
+        "terminationGracePeriodSeconds": 600,
+        "initContainers": [sidecar],
+        "containers": [listening("main", &heard, "exit 0")],
+    });
+    rig.run_pod("p", spec).await;
+    until_lines(&heard, 2).await;
+    delete(&rig, "p").await;
+    until_said(&heard.display().to_string(), "proxy-term").await;
+    gates.send_replace(Gates::default());
+    gone(&rig, "p").await;
+    assert!(
+        told(&rig, "p", "Killing")
+            .await
+            .iter()
+            .all(|m| !m.contains("was killed"))
+    );
+    rig.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_of_which_the_runtime_cannot_tell_for_a_moment_is_adopted_all_the_same() {
+    let blind = Arc::default();
+    let (mut rig, _gates) = blind_rig(Gates::default(), &blind).await;
+    let heard = rig.dir.path().join("heard");
+    let mut main = listening("main", &heard, "exit 0");
+    let hook = format!("echo hook >> {}", heard.display());
+    main["lifecycle"] = json!({"preStop": {"exec": {"command": sh(&hook)}}});
+    let spec = json!({"terminationGracePeriodSeconds": 600, "containers": [main]});
+    let id = |pod: &belay_api::pod::Pod| {
+        let status = serde_json::to_value(&pod.status).unwrap();
+        status["containerStatuses"][0]["containerID"].clone()
+    };
+    let before = id(&rig.run_pod("p", spec).await);
+    until_lines(&heard, 1).await;
+    rig.stop_agent().await;
+    blind.store(2, Ordering::SeqCst);
+    rig.start_agent().await;
+    let other =
+        json!({"containers": [{"name": "main", "image": "none", "command": ["sleep", "1000"]}]});
+    rig.run_pod("other", other).await;
+    assert_eq!(blind.load(Ordering::SeqCst), 0);
+    let pod = rig.pods().get("p").await.unwrap();
+    assert_eq!(id(&pod), before, "there is no second one");
+    delete(&rig, "p").await;
+    gone(&rig, "p").await;
+    let said = std::fs::read_to_string(&heard).unwrap();
+    assert_eq!(said, "main-up\nhook\nmain-term\n");
+    rig.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_whose_grace_no_clock_can_count_ends_at_its_deadline_like_any_other() {
+    let rig = Rig::start().await;
+    let heard = rig.dir.path().join("heard").display().to_string();
+    let mut spec = spec(&heard, 1);
+    spec["terminationGracePeriodSeconds"] = json!(i64::MAX);
+    spec["activeDeadlineSeconds"] = json!(2);
+    rig.create_pod("p", spec).await;
+    rig.pod("p", "to fail", |pod| pod.phase() == "Failed").await;
     rig.end().await;
 }

@@ -9,6 +9,7 @@ mod changes;
 mod companion;
 mod container_probes;
 mod hanging;
+mod messages;
 mod notifications;
 mod objects;
 mod pods;

@@ -9,7 +9,7 @@ use belay_agent::{AgentError, Config};
 use belay_api::gates::FeatureGates;
 use belay_api::notification::PodNotification;
 use belay_api::pod::Pod;
-use belay_runtime::{PodRuntime, ProcessRuntime};
+use belay_runtime::{ContainerStatus, PodRuntime, ProcessRuntime};
 use belay_server::{Identity, Server};
 use kube::Client;
 use kube::api::{Api, DeleteParams, PostParams};
@@ -109,6 +109,18 @@ impl Rig {
         task.await.unwrap().unwrap();
     }
 
+    /// Waits for the end of all containers that there are.
+    pub(crate) async fn containers_ended(&self) {
+        let runtime = ProcessRuntime::open(&self.agent_dir().join("runtime")).unwrap();
+        until("all containers to end", async || {
+            let listed = runtime.list().await.unwrap().states;
+            let mut states = listed.iter().map(|one| &one.status);
+            let ended = states.all(|one| matches!(one, ContainerStatus::Exited(_)));
+            ended.then_some(())
+        })
+        .await;
+    }
+
     /// Removes all pods, so that no process is left, then ends everything.
     pub(crate) async fn end(mut self) {
         if self.agent.is_none() {
@@ -121,7 +133,8 @@ impl Rig {
         }
         let runtime = ProcessRuntime::open(&self.agent_dir().join("runtime")).unwrap();
         until("all containers to be gone", async || {
-            runtime.list().await.unwrap().is_empty().then_some(())
+            let listed = runtime.list().await.unwrap();
+            listed.states.is_empty().then_some(())
         })
         .await;
         self.stop_agent().await;
@@ -220,7 +233,7 @@ impl Drop for Rig {
                 .ok()?;
             runtime.block_on(async {
                 let containers = ProcessRuntime::open(&dir).ok()?;
-                for state in containers.list().await.ok()? {
+                for state in containers.list().await.ok()?.states {
                     let _ = containers.kill_tree(&state.id).await;
                 }
                 Some(())

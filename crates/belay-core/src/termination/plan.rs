@@ -52,6 +52,21 @@ impl Cause {
             Cause::DefinitionChanged => "DefinitionChanged",
         }
     }
+
+    /// Whether what is ended for it is to come back, however it ends: neither its exit code nor the
+    /// restart policy has a say.
+    pub fn restarts(self) -> bool {
+        match self {
+            Cause::LivenessProbe { restarts } | Cause::StartupProbe { restarts } => restarts,
+            Cause::DefinitionChanged => true,
+            Cause::PodDeleted
+            | Cause::PodVanished
+            | Cause::PodCompleted
+            | Cause::DeadlineExceeded
+            | Cause::PostStartFailed
+            | Cause::SandboxChanged => false,
+        }
+    }
 }
 
 /// What a container is to its pod.

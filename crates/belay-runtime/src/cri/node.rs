@@ -34,7 +34,7 @@ use belay_action::ContainerId;
 use futures::stream::{self, StreamExt};
 use serde_json::Value;
 use tokio::sync::{OnceCell, OwnedMutexGuard};
-use tracing::{debug, error};
+use tracing::debug;
 
 use super::client::node::shown;
 use super::client::{CallError, Client};
@@ -43,8 +43,8 @@ use super::reference::Reference;
 use super::{CriRuntime, Shared, group};
 use crate::blocking::blocking;
 use crate::{
-    ContainerConfig, ContainerState, Exit, Image, ImageError, ImageUser, PodConfig, PodRuntime,
-    Pull, RuntimeError, Sandbox,
+    ContainerConfig, ContainerState, Exit, Image, ImageError, ImageUser, Listed, PodConfig,
+    PodRuntime, Pull, RuntimeError, Sandbox,
 };
 
 /// Whose sandboxes and containers these are.
@@ -219,33 +219,29 @@ impl PodRuntime for CriRuntime {
         to_its_end(async move { launch::start(&runtime, &config).await }).await
     }
 
-    async fn list(&self) -> Result<Vec<ContainerState>, RuntimeError> {
+    async fn list(&self) -> Result<Listed, RuntimeError> {
         let node = self.shared.node()?;
         let labels = [(OWNER, node.owner.as_str())];
         let found = self.shared.client.containers_with(&labels).await;
         let found = found.map_err(|error| error.during("list the containers"))?;
-        let states: Vec<Option<ContainerState>> = stream::iter(found)
+        let mut asked = stream::iter(found)
             .map(async |container| {
                 let id = ContainerId::new(&container.id).ok()?;
-                match self.settled(&id).await {
-                    Ok(state) => Some(state),
-                    Err(RuntimeError::NotFound { .. }) => {
-                        launch::clear_up(&self.shared, &container).await;
-                        None
-                    }
-                    // One that cannot be read must not hide the others.
-                    Err(error) => {
-                        error!(container = %id, %error, "cannot tell a container's state");
-                        None
-                    }
+                let state = self.settled(&id).await;
+                if let Err(RuntimeError::NotFound { .. }) = state {
+                    launch::clear_up(&self.shared, &container).await;
+                    return None;
                 }
+                Some((id, state))
             })
-            .buffer_unordered(AT_ONCE)
-            .collect()
-            .await;
-        let mut states: Vec<ContainerState> = states.into_iter().flatten().collect();
-        states.sort_by(|one, other| one.id.cmp(&other.id));
-        Ok(states)
+            .buffer_unordered(AT_ONCE);
+        let mut listed = Listed::default();
+        while let Some(answer) = asked.next().await {
+            if let Some((id, state)) = answer {
+                listed.take(id, state);
+            }
+        }
+        Ok(listed.sorted())
     }
 
     async fn state(&self, id: &ContainerId) -> Result<ContainerState, RuntimeError> {

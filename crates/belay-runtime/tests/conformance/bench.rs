@@ -207,14 +207,14 @@ impl Bench {
     /// Ends everything, and makes sure that nothing is left.
     pub async fn finish(&mut self) {
         let runtime = &self.runtime;
-        for state in runtime.list().await.unwrap() {
+        for state in runtime.list().await.unwrap().states {
             let left = soon(runtime.kill_tree(&state.id)).await.unwrap();
             assert_eq!(left, Vec::<String>::new());
             soon(runtime.wait(&state.id)).await.unwrap();
             soon(runtime.remove(&state.id)).await.unwrap();
         }
         self.remove_sandboxes(&self.pod.uid).await;
-        assert_eq!(runtime.list().await.unwrap(), []);
+        assert_eq!(runtime.list().await.unwrap().states, []);
         assert_eq!(runtime.sandboxes().await.unwrap(), []);
     }
 }

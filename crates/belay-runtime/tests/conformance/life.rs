@@ -77,7 +77,7 @@ async fn what_cannot_be_started_says_why_and_leaves_nothing() {
                 other => panic!("{other:?}"),
             }
         }
-        assert_eq!(bench.runtime.list().await.unwrap(), []);
+        assert_eq!(bench.runtime.list().await.unwrap().states, []);
     })
     .await;
 }
@@ -157,7 +157,7 @@ async fn a_running_container_is_not_removed_and_a_removed_one_is_forgotten() {
         soon(bench.runtime.kill_tree(&id)).await.unwrap();
         soon(bench.runtime.remove(&id)).await.unwrap();
         soon(bench.runtime.remove(&id)).await.unwrap();
-        assert_eq!(bench.runtime.list().await.unwrap(), []);
+        assert_eq!(bench.runtime.list().await.unwrap().states, []);
         let error = bench.runtime.state(&id).await.unwrap_err();
         assert!(matches!(error, RuntimeError::NotFound { .. }), "{error}");
         assert_eq!(log(&config), ["stdout F said"]);
@@ -193,7 +193,7 @@ async fn a_new_agent_adopts_what_runs() {
         }
         assert_eq!(before.config, kept);
         bench.reopen().await;
-        let listed = bench.runtime.list().await.unwrap();
+        let listed = bench.runtime.list().await.unwrap().states;
         assert_eq!(listed, std::slice::from_ref(&before));
         assert!(matches!(before.status, ContainerStatus::Running { .. }));
         let pid = i32::try_from(before.pid.unwrap()).unwrap();

@@ -318,6 +318,116 @@ async fn an_agent_that_comes_back_before_its_server_goes_on_with_what_it_began()
     Ok(())
 }
 
+impl Work {
+    /// A container that is sick while there is the file `sick`, and does `on_term` on SIGTERM.
+    fn sickly(&self, on_term: &str) -> PodBuilder {
+        let script = format!(
+            "trap 'echo term >> {0}; {on_term}' TERM; echo up >> {0}; while :; do sleep 0.05; done",
+            self.heard
+        );
+        let probe = format!("! test -e {}.sick", self.gate);
+        pod("p")
+            .container("main", ["sh", "-c", &script])
+            .container_field(
+                "livenessProbe",
+                json!({
+                    "exec": {"command": ["sh", "-c", probe]},
+                    "periodSeconds": 1, "failureThreshold": 1, "timeoutSeconds": 20,
+                }),
+            )
+    }
+
+    fn sicken(&self) -> anyhow::Result<()> {
+        Ok(std::fs::write(format!("{}.sick", self.gate), "")?)
+    }
+
+    fn heal(&self) -> anyhow::Result<()> {
+        Ok(std::fs::remove_file(format!("{}.sick", self.gate))?)
+    }
+
+    async fn until_nothing_runs(&self) -> anyhow::Result<()> {
+        eventually("the end of its processes", async || {
+            let left = processes::with_command(&self.heard);
+            Ok(left.is_empty().then_some(()))
+        })
+        .await
+    }
+}
+
+async fn until_restarted(instance: &Instance, count: u32) -> anyhow::Result<()> {
+    let admin = instance.admin().await?;
+    eventually("the container to be started again", async || {
+        let pod = admin.get(&format!("{PODS}/p")).await?.ok()?;
+        let status = &pod["status"];
+        let ended = matches!(status["phase"].as_str(), Some("Succeeded" | "Failed"));
+        anyhow::ensure!(!ended, "it has ended for good: {status:#}");
+        let main = &status["containerStatuses"][0];
+        let back = main["restartCount"] == count && main["state"]["running"].is_object();
+        Ok(back.then_some(()))
+    })
+    .await
+}
+
+/// The same holds for one container that a probe ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_comes_back_before_its_server_goes_on_with_the_end_of_one_container()
+-> anyhow::Result<()> {
+    let mut instance = on_runtime(Instance::server()).await?.start().await?;
+    instance.start_agent("n1", &[]).await?;
+    let work = Work::new(&instance);
+    let admin = instance.admin().await?;
+    // Its end is on disk when its hook runs; it does not end by itself.
+    let deaf = work
+        .sickly(":")
+        .container_field("lifecycle", json!({ "preStop": work.hook() }))
+        .grace(10);
+    admin.run(&work.build(deaf)).await?;
+    work.until("up").await?;
+    work.sicken()?;
+    work.until("hook").await?;
+    instance.kill9().await?;
+    instance.kill9_agent("n1").await?;
+    work.heal()?;
+    work.let_hook_end()?;
+    instance.start_agent("n1", &[]).await?;
+    work.until("term").await?;
+    work.until_nothing_runs().await?;
+    instance.start_again().await?;
+    until_restarted(&instance, 1).await?;
+    until_file(&work.heard, |text| text == "up\nhook\ndone\nterm\nup\n").await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_before_the_successor_of_an_unhealthy_container_runs_it_comes_all_the_same()
+-> anyhow::Result<()> {
+    let mut instance = on_runtime(Instance::server()).await?.start().await?;
+    instance.start_agent("n1", &[]).await?;
+    let work = Work::new(&instance);
+    let admin = instance.admin().await?;
+    // Its exit code alone would be the end of the pod.
+    let mut manifest = work.build(work.sickly("exit 0").grace(LONG));
+    manifest["spec"]["restartPolicy"] = json!("OnFailure");
+    admin.run(&manifest).await?;
+    work.until("up").await?;
+    work.sicken()?;
+    work.until("term").await?;
+    work.heal()?;
+    until_restarted(&instance, 1).await?;
+    until_file(&work.heard, |text| text.matches("up").count() == 2).await?;
+    // The second restart waits for a while, and nobody hears of that.
+    instance.kill9().await?;
+    work.sicken()?;
+    until_file(&work.heard, |text| text.matches("term").count() == 2).await?;
+    work.until_nothing_runs().await?;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    instance.kill9_agent("n1").await?;
+    work.heal()?;
+    instance.start_again().await?;
+    instance.start_agent("n1", &[]).await?;
+    until_restarted(&instance, 2).await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_while_a_post_start_hook_runs_it_is_followed_and_not_repeated() -> anyhow::Result<()>
 {

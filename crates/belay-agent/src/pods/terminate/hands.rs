@@ -1,7 +1,7 @@
 //! What a termination does: hooks, signals, SIGKILL. Each in a task of its own, with a word about
 //! what came of it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,8 +38,13 @@ pub(super) struct Hands {
     words: mpsc::UnboundedSender<Word>,
     /// Hooks that a task here looks after, by attempt.
     hooks: HashMap<String, CancellationToken>,
+    /// Incarnations whose end a task here waits for.
+    watched: HashSet<ContainerId>,
     tasks: JoinSet<()>,
 }
+
+/// Before a runtime is asked again that cannot tell where a container is.
+const FIND: Duration = Duration::from_secs(1);
 
 /// Whom the words are about.
 #[derive(Clone)]
@@ -79,6 +84,7 @@ impl Hands {
             host,
             words,
             hooks: HashMap::new(),
+            watched: HashSet::new(),
             tasks: JoinSet::new(),
         }
     }
@@ -106,6 +112,30 @@ impl Hands {
         // Those that have ended need no memory.
         while self.tasks.try_join_next().is_some() {}
         self.tasks.spawn(task);
+    }
+
+    /// Tells when the first process of a container has ended. The kernel knows that, also while the
+    /// runtime does not come to tell how.
+    pub(super) fn watch(&mut self, container: String, id: ContainerId) {
+        if !self.watched.insert(id.clone()) {
+            return;
+        }
+        let teller = self.teller(container, id.clone());
+        let runtime = Arc::clone(&self.host.runtime);
+        self.spawn(async move {
+            loop {
+                match runtime.target(&id).await {
+                    Ok(target) => match target.wait().await {
+                        Ok(()) => break,
+                        Err(error) => debug!(container = %id, %error, "cannot wait for it"),
+                    },
+                    Err(RuntimeError::NotFound { .. }) => break,
+                    Err(error) => debug!(container = %id, %error, "cannot find it"),
+                }
+                tokio::time::sleep(FIND).await;
+            }
+            teller.say(News::Exited);
+        });
     }
 
     /// A hook's place, with a token by which it is cancelled from now on.

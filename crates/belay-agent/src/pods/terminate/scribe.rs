@@ -8,22 +8,32 @@ use tracing::warn;
 use crate::journal::Journal;
 use crate::pods::hook::PAUSE;
 
-/// Writes one termination's records in their order; one that is outdated before its turn comes is
-/// left out.
+/// What the journal is to hold.
+#[derive(Clone)]
+enum Entry {
+    /// What it holds.
+    AsItIs,
+    Record(Record),
+    Nothing,
+}
+
+/// Writes the records of one entry of the journal in their order; one that is outdated before its
+/// turn comes is left out. There is one for an entry as long as anybody writes there: what is given
+/// later is never overtaken.
 pub(super) struct Scribe {
-    /// The newest record and its number.
-    newest: watch::Sender<(u64, Option<Record>)>,
+    /// What was given last, and its number.
+    newest: watch::Sender<(u64, Entry)>,
     /// The number up to which all is on disk, or was refused once.
     settled: watch::Receiver<u64>,
     task: JoinHandle<()>,
 }
 
 impl Scribe {
-    /// Begins to write; `container` for the termination of a single one.
-    pub(super) fn new(journal: Journal, container: Option<String>) -> Self {
-        let (newest, given) = watch::channel((0, None));
+    /// Begins to write of a pod; `container` for the termination of a single one.
+    pub(super) fn new(journal: Journal, uid: String, container: Option<String>) -> Self {
+        let (newest, given) = watch::channel((0, Entry::AsItIs));
         let (done, settled) = watch::channel(0);
-        let task = tokio::spawn(write(journal, container, given, done));
+        let task = tokio::spawn(write(journal, uid, container, given, done));
         Scribe {
             newest,
             settled,
@@ -33,9 +43,18 @@ impl Scribe {
 
     /// Makes the journal say this.
     pub(super) fn write(&self, record: Record) {
+        self.give(Entry::Record(record));
+    }
+
+    /// Makes the journal forget it.
+    pub(super) fn forget(&self) {
+        self.give(Entry::Nothing);
+    }
+
+    fn give(&self, entry: Entry) {
         self.newest.send_modify(|(number, newest)| {
             *number += 1;
-            *newest = Some(record);
+            *newest = entry;
         });
     }
 
@@ -59,15 +78,24 @@ impl Scribe {
 
 async fn write(
     journal: Journal,
+    uid: String,
     container: Option<String>,
-    mut given: watch::Receiver<(u64, Option<Record>)>,
+    mut given: watch::Receiver<(u64, Entry)>,
     done: watch::Sender<u64>,
 ) {
     let mut pause = PAUSE.0;
     while given.changed().await.is_ok() {
         loop {
-            let (number, record) = given.borrow_and_update().clone();
-            let Some(record) = record else { break };
+            let (number, entry) = given.borrow_and_update().clone();
+            let record = match entry {
+                Entry::AsItIs => break,
+                Entry::Record(record) => record,
+                Entry::Nothing => {
+                    journal.forget_stop(&uid, container.as_deref()).await;
+                    done.send_replace(number);
+                    break;
+                }
+            };
             let put = journal.put_stop(container.as_deref(), &record).await;
             done.send_replace(number);
             let Err(error) = put else {
@@ -103,15 +131,20 @@ mod tests {
     #[tokio::test]
     async fn the_newest_record_is_the_one_that_stays() {
         let journal = Journal::in_memory();
-        let scribe = Scribe::new(journal.clone(), None);
+        let scribe = Scribe::new(journal.clone(), "p".to_owned(), None);
         scribe.settled().await;
         for began in 0..50 {
             scribe.write(record(began));
         }
         scribe.settled().await;
         assert_eq!(journal.stop("p"), Some(record(49)));
+        scribe.forget();
         scribe.write(record(50));
+        scribe.settled().await;
+        assert_eq!(journal.stop("p"), Some(record(50)));
+        scribe.write(record(51));
+        scribe.forget();
         scribe.close().await;
-        assert_eq!(journal.stop("p"), Some(record(50)), "closing loses nothing");
+        assert_eq!(journal.stop("p"), None, "closing loses nothing");
     }
 }

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use async_trait::async_trait;
 use belay_action::Target;
 use belay_runtime::{
-    ContainerConfig, ContainerState, Containers, Exit, Image, ImageError, PodConfig, PodRuntime,
-    Pull, RuntimeError, Sandbox, Session, SessionError, SessionRequest, Sessions, Streams,
+    ContainerConfig, ContainerState, Containers, Exit, Image, ImageError, Listed, PodConfig,
+    PodRuntime, Pull, RuntimeError, Sandbox, Session, SessionError, SessionRequest, Sessions,
+    Streams,
 };
 use serde_json::{Value, json};
 
@@ -85,7 +86,7 @@ impl PodRuntime for Stubborn {
         Err(refused())
     }
 
-    async fn list(&self) -> Result<Vec<ContainerState>, RuntimeError> {
+    async fn list(&self) -> Result<Listed, RuntimeError> {
         Err(refused())
     }
 
@@ -292,10 +293,10 @@ async fn the_pod_s_end_takes_over_that_of_a_container_and_its_place_in_the_journ
     let mut terminations = stage.terminations();
     assert!(terminations.stops("a") && terminations.pod_cause().is_none());
     let began = terminations.ongoing.values().next().unwrap();
-    let began = began.machine.record().legs[0].began;
+    let began = began.record().legs[0].began;
     terminations.end_pod(Cause::PodDeleted, grace, &stage.tracked);
     assert_eq!(terminations.pod_cause(), Some(Cause::PodDeleted));
-    let whole = terminations.ongoing[&Scope::Pod].machine.record().clone();
+    let whole = terminations.ongoing[&Scope::Pod].record().clone();
     assert_eq!(whole.legs[0].began, began, "nobody gets his grace again");
     let forgotten = async {
         while !journal.container_stops("u").is_empty() {
@@ -307,4 +308,63 @@ async fn the_pod_s_end_takes_over_that_of_a_container_and_its_place_in_the_journ
     over(&mut terminations).await;
     terminations.leave().await;
     assert!(journal.stop("u").is_some());
+}
+
+/// A runtime that has not told of an end yet lets the container seem to run.
+#[tokio::test]
+async fn an_incarnation_has_one_end_however_late_its_runtime_tells_of_it() {
+    let stage = Stage::new(Stubborn::default(), &json!([sleeping("a")]));
+    let mut terminations = stage.terminations();
+    let cause = Cause::DefinitionChanged;
+    let end = |terminations: &mut Terminations| {
+        terminations.end_container("a", cause, Duration::ZERO, &stage.tracked)
+    };
+    assert!(end(&mut terminations));
+    let ended = async {
+        while terminations.stops("a") {
+            let moment = terminations.next().await;
+            terminations.happened(moment);
+        }
+    };
+    tokio::time::timeout(PATIENCE, ended).await.unwrap();
+    assert!(!end(&mut terminations) && terminations.is_killed("a", &id("a")));
+    let metric = "belay_terminations_total{cause=\"DefinitionChanged\"}";
+    assert_eq!(stage.count(metric), "1");
+
+    // Nor has it one with its pod: no hook, and nobody is counted.
+    terminations.end_pod(Cause::PodDeleted, Duration::from_secs(600), &stage.tracked);
+    assert!(terminations.pod_is_over() && terminations.is_killed("a", &id("a")));
+    assert_eq!(
+        stage.count("belay_terminations_total{cause=\"PodDeleted\"}"),
+        "none"
+    );
+    assert_eq!(stage.runtime.killed.lock().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn that_a_container_is_to_come_back_is_kept_until_it_has() {
+    for (cause, kept) in [
+        (Cause::LivenessProbe { restarts: true }, true),
+        (Cause::LivenessProbe { restarts: false }, false),
+        (Cause::PostStartFailed, false),
+    ] {
+        let stage = Stage::new(Stubborn::default(), &json!([{"name": "a"}]));
+        let journal = &stage.host.journal;
+        let mut terminations = stage.terminations();
+        terminations.end_container("a", cause, Duration::from_secs(600), &stage.tracked);
+        terminations.exited("a", &id("a"));
+        assert!(!terminations.stops("a"));
+        terminations.leave().await;
+        let found = journal.container_stops("u").len();
+        assert_eq!(found, usize::from(kept), "{cause:?}");
+        // A successor finds it, and it stays.
+        let terminations = stage.terminations();
+        assert!(!terminations.stops("a"));
+        terminations.leave().await;
+        assert_eq!(journal.container_stops("u").len(), found, "{cause:?}");
+        let mut terminations = stage.terminations();
+        terminations.came_back("a");
+        terminations.leave().await;
+        assert_eq!(journal.container_stops("u").len(), 0, "{cause:?}");
+    }
 }

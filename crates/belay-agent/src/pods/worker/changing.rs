@@ -25,18 +25,18 @@ impl Worker {
             }
             // One that is being ended already ends; its successor is made of what is wanted.
             known.condemned = true;
-            if self.terminations.stops(name) {
-                continue;
-            }
-            info!(
-                pod = pod.name(),
-                container = name,
-                image,
-                "its image has changed"
-            );
             let cause = Cause::DefinitionChanged;
-            self.terminations
+            let begins = self
+                .terminations
                 .end_container(name, cause, grace, &self.tracked);
+            if begins {
+                info!(
+                    pod = pod.name(),
+                    container = name,
+                    image,
+                    "its image has changed"
+                );
+            }
         }
     }
 }

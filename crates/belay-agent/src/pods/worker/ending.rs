@@ -52,6 +52,11 @@ impl Ending {
     pub(super) fn torn_down(&mut self) {
         self.down = Down::Yes;
     }
+
+    /// The runtime has something more to forget.
+    pub(super) fn not_torn_down(&mut self) {
+        self.down = Down::No;
+    }
 }
 
 impl Worker {
@@ -64,7 +69,6 @@ impl Worker {
         };
         let asked = match desired {
             Desired::Known(pod) => pod.is_terminating(),
-            Desired::Remembered(_) => false,
             Desired::Gone(_) => true,
         };
         asked || self.ending.is_some() || journalled
@@ -201,7 +205,7 @@ impl Worker {
                 Some(Happening::Launched {
                     container, outcome, ..
                 }) => {
-                    if let Outcome::Started(instance) = outcome {
+                    if let Outcome::Started(instance) | Outcome::Found(instance) = outcome {
                         ids.push(instance.id);
                     }
                     if let Some(known) = self.tracked.get_mut(&container) {
@@ -231,7 +235,7 @@ impl Worker {
             Err(error) => warn!(path = %logs.display(), %error, "logs could not be removed"),
         }
         self.terminations.leave().await;
-        self.context.journal.forget_stop(&self.uid, None).await;
+        self.context.journal.forget_stops(&self.uid).await;
         self.context.pods.remove(&self.uid);
         info!(
             pod = pod.name(),

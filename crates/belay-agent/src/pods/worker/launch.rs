@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use belay_action::ContainerId;
 use belay_api::gates::Feature;
 use belay_api::pod::{Container, Pod};
 use belay_api::reasons;
@@ -42,6 +43,8 @@ pub(super) struct Launch {
 #[derive(Debug)]
 pub(super) enum Outcome {
     Started(Box<Instance>),
+    /// One runs already that nobody knew of: the runtime could not tell of it when it was asked.
+    Found(Box<Instance>),
     /// There is no image.
     NoImage {
         waiting: Waiting,
@@ -74,6 +77,7 @@ impl Launch {
         }
         match self.start(&config, &image).await {
             Ok(instance) => Outcome::Started(Box::new(instance)),
+            Err(RuntimeError::StillRunning { id }) => self.find(&id).await,
             Err(error) => {
                 if let RuntimeError::StartFailed { .. } = error {
                     self.clear_up(config).await;
@@ -252,6 +256,18 @@ impl Launch {
             messages: Source::of(Some(&self.container), config),
             message: None,
         })
+    }
+
+    async fn find(&self, id: &ContainerId) -> Outcome {
+        match self.context.runtime.state(id).await {
+            Ok(state) => {
+                let messages = Source::of(Some(&self.container), &state.config);
+                let mut instance: Instance = state.into();
+                instance.messages = messages;
+                Outcome::Found(Box::new(instance))
+            }
+            Err(error) => Outcome::Failed(error),
+        }
     }
 
     fn tell(&self, reason: &'static str, message: String) {

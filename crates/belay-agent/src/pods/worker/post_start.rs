@@ -1,7 +1,8 @@
 //! A container's `postStart` hook.
 //!
-//! The container counts as up when the hook has succeeded. One whose hook fails is ended like any
-//! other, its own `preStop` included, and started again as the restart policy says.
+//! The container counts as up when the hook has succeeded. One whose hook fails, or is cut short, has
+//! not come up; it is ended like any other, its own `preStop` included, and started again as the
+//! restart policy says.
 
 use std::sync::Arc;
 
@@ -75,10 +76,20 @@ impl Worker {
     /// never ran is run; what may have been done before is not done again.
     pub(super) fn find_post_start(&mut self, pod: &Pod, container: &str, id: ContainerId) {
         // What was reported as started had its hook done.
-        if self.terminations.stops(container) || self.reported_of(container, &id).started {
+        if self.reported_of(container, &id).started {
             return;
         }
-        let Some(Ok(hook @ Hook::Exec(_))) = self.post_start_hook(pod, container) else {
+        let Some(hook) = self.post_start_hook(pod, container) else {
+            return;
+        };
+        if self.terminations.stops(container) {
+            // Nobody waits for it to come up, and it does not any more.
+            if let Some(tracked) = self.tracked.get_mut(container) {
+                tracked.starting = true;
+            }
+            return;
+        }
+        let Ok(hook @ Hook::Exec(_)) = hook else {
             return;
         };
         let Some(place) = self.post_start_place(container, &id) else {
@@ -103,11 +114,10 @@ impl Worker {
 
     /// The container has ended.
     pub(super) fn cancel_post_start(&mut self, container: &str, id: &ContainerId) {
-        let tracked = self.tracked.get_mut(container);
+        let tracked = self.tracked.get(container);
         if let Some(tracked) = tracked
             && tracked.current.as_ref().is_some_and(|i| i.id == *id)
         {
-            tracked.starting = false;
             if let Some(cancel) = self.post_starts.remove(container) {
                 cancel.cancel();
             }
@@ -134,12 +144,14 @@ impl Worker {
         if tracked.running() != Some(id) {
             return;
         }
-        tracked.starting = false;
         self.post_starts.remove(container);
         debug!(container, %id, ?came, "its postStart hook has ended");
         let message = match came {
             // An agent before this one may have seen its end.
-            Came::Ended(HookResult::Succeeded) | Came::Lost => return,
+            Came::Ended(HookResult::Succeeded) | Came::Lost => {
+                tracked.starting = false;
+                return;
+            }
             Came::Ended(HookResult::Failed { message }) => message,
             // Cancelled, because the container is to end anyway.
             Came::Ended(HookResult::Killed { .. }) => return,

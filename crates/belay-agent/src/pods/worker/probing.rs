@@ -241,7 +241,7 @@ pub(super) fn condemn(
         let id = current.id.as_str();
         let being_ended = stops.iter().any(|(_, record)| {
             let mut legs = record.legs.iter();
-            restarts(record.cause) && legs.any(|leg| leg.container.id == id)
+            record.cause.restarts() && legs.any(|leg| leg.container.id == id)
         });
         // The journal forgets an end that is over, while the back-off lasts. What waits although it
         // ended with 0 under this policy has been ended so.
@@ -269,20 +269,6 @@ pub(super) fn condemn(
             same && status.name == *container && state.is_some_and(|s| s.waiting.is_some())
         });
         known.condemned = being_ended || (for_good && waits);
-    }
-}
-
-/// Whether what was ended for this cause is to come back, however it ends.
-fn restarts(cause: Cause) -> bool {
-    match cause {
-        Cause::LivenessProbe { restarts } | Cause::StartupProbe { restarts } => restarts,
-        Cause::DefinitionChanged => true,
-        Cause::PodDeleted
-        | Cause::PodVanished
-        | Cause::PodCompleted
-        | Cause::DeadlineExceeded
-        | Cause::PostStartFailed
-        | Cause::SandboxChanged => false,
     }
 }
 

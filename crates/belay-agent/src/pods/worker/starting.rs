@@ -8,7 +8,7 @@ use belay_api::reasons;
 use belay_runtime::RuntimeError;
 use futures::future::FutureExt as _;
 use jiff::{SignedDuration, Timestamp};
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use super::launch::{Launch, Outcome};
 use super::{Happening, Worker, reference};
@@ -98,6 +98,7 @@ impl Worker {
         };
         match outcome {
             Outcome::Started(instance) => return self.started(pod, name, *instance, now),
+            Outcome::Found(instance) => return self.found(pod, name, *instance),
             Outcome::GivenUp => return,
             Outcome::NoImage { waiting, away } => {
                 if away {
@@ -161,6 +162,19 @@ impl Worker {
         self.site.doubt();
     }
 
+    /// Takes over an incarnation that an agent before this one started.
+    fn found(&mut self, pod: &Pod, name: &str, instance: Instance) {
+        let id = instance.id.clone();
+        info!(pod = self.uid, container = name, %id, "adopted");
+        let known = self.tracked.entry(name.to_owned()).or_default();
+        if let Some(dropped) = known.started(instance) {
+            self.remove_later(dropped);
+        }
+        self.leave_sandbox();
+        self.wait_for(name, id.clone());
+        self.find_post_start(pod, name, id);
+    }
+
     /// Something that specs refer to has changed: what could not be made of them may be now.
     pub(super) fn reconsider(&mut self) {
         let now = Timestamp::now();
@@ -216,6 +230,11 @@ impl Worker {
         }
         if let Some(dropped) = known.started(instance) {
             self.remove_later(dropped);
+        }
+        self.terminations.came_back(name);
+        // It is to be forgotten with the others, however late it comes.
+        if let Some(ending) = &mut self.ending {
+            ending.not_torn_down();
         }
         // It may have been started in a sandbox that is gone by now.
         self.leave_sandbox();

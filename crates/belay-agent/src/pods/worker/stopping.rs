@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use belay_action::ContainerId;
 use belay_api::pod::Pod;
 use belay_api::reasons;
 use belay_core::termination::Cause;
@@ -14,6 +15,8 @@ use super::{Worker, earliest_time};
 use crate::pods::status::DEADLINE_MESSAGE;
 use crate::pods::terminate;
 
+/// Longer than anything lasts; a grace that is longer still no clock could add.
+const LONGEST: Duration = crate::pods::hook::FOREVER;
 /// How long a runtime may take to tell how a container ended that has been killed.
 const UNTOLD: Duration = Duration::from_secs(5);
 const SIGKILL: i32 = 9;
@@ -63,7 +66,7 @@ impl Worker {
             return false;
         }
         let since = *self.ending_since.get_or_insert_with(Instant::now);
-        let left = (since + grace).saturating_duration_since(Instant::now());
+        let left = (since + grace.min(LONGEST)).saturating_duration_since(Instant::now());
         if self.is_launching() && !left.is_zero() {
             let until = Timestamp::now().saturating_add(left);
             self.wake = earliest_time(self.wake, until.ok());
@@ -72,18 +75,15 @@ impl Worker {
         true
     }
 
-    /// What was killed is dead, also when its runtime does not come to tell.
+    /// What has ended is dead, also when its runtime does not come to tell.
     fn give_up_waiting(&mut self) {
-        let killed: Vec<String> = self
-            .tracked
-            .iter()
-            .filter(|(name, known)| {
-                let id = known.running();
-                id.is_some_and(|id| self.terminations.is_killed(name, id))
-            })
-            .map(|(name, _)| name.clone())
+        let running = self.tracked.iter();
+        let running =
+            running.filter_map(|(name, known)| Some((name.clone(), known.running()?.clone())));
+        let ended: Vec<(String, ContainerId)> = running
+            .filter(|(name, id)| self.terminations.has_ended(name, id))
             .collect();
-        if killed.is_empty() {
+        if ended.is_empty() {
             return;
         }
         let since = *self.killed_since.get_or_insert_with(Instant::now);
@@ -93,7 +93,12 @@ impl Worker {
             self.wake = earliest_time(self.wake, until.ok());
             return;
         }
-        for name in killed {
+        for (name, id) in ended {
+            // That its first process has ended says nothing of the others.
+            if !self.terminations.is_killed(&name, &id) {
+                self.terminations.sweep(&name, &id);
+                continue;
+            }
             let known = self.tracked.get_mut(&name);
             if let Some(instance) = known.and_then(|known| known.current.as_mut()) {
                 warn!(container = name, id = %instance.id, "the runtime does not tell how it ended");

@@ -102,9 +102,7 @@ impl Worker {
         let pod = match desired {
             Desired::Known(pod) => pod,
             // Nobody can ask for anything of a pod that is not there.
-            Desired::Remembered(_) | Desired::Gone(_) => {
-                return self.context.pods.remove(&self.uid);
-            }
+            Desired::Gone(_) => return self.context.pods.remove(&self.uid),
         };
         let containers = self
             .tracked
