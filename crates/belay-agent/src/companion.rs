@@ -44,7 +44,7 @@ use crate::context::Context;
 use crate::events::Recorder;
 use crate::journal::Started;
 use crate::lease::{self, Lease};
-use crate::lookup::{Found, Lookup, LookupError};
+use crate::lookup::{Found, Lookup, LookupError, is_gone};
 use crate::metrics::Metrics;
 use crate::pods::{ContainerView, PodView};
 use crate::{AgentError, finish, notifications, open};
@@ -176,10 +176,13 @@ impl Lookup for Beside {
             // The watch may not have brought it yet.
             None => {
                 let api: Api<Pod> = Api::namespaced(self.client.clone(), &about.namespace);
-                let pod = api.get_opt(&about.pod_name).await;
-                pod.map_err(|error| failed(&error))?
-                    .filter(|pod| pod.uid() == uid)
-                    .map(|pod| ApiCopy::of(&pod))
+                match api.get(&about.pod_name).await {
+                    Ok(pod) => Some(pod)
+                        .filter(|pod| pod.uid() == uid)
+                        .map(|pod| ApiCopy::of(&pod)),
+                    Err(error) if is_gone(&error, &about.pod_name) => None,
+                    Err(error) => return Err(failed(&error)),
+                }
             }
         };
         Ok(judge(about, recorded, copy.as_ref()))

@@ -8,6 +8,7 @@ use tracing::{debug, warn};
 
 use super::errand::Errand;
 use crate::context::Context;
+use crate::lookup::is_gone;
 
 /// What became of a write.
 #[derive(Debug)]
@@ -16,6 +17,33 @@ pub(crate) enum Written<E> {
     Landed(Box<E>),
     /// It is not, or nobody knows; the object as read afterwards, `None` when it is gone.
     Refused(Option<Box<E>>),
+}
+
+/// Why a write did not land.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Failure {
+    /// The object is another one by now, or gone.
+    Stale,
+    /// The server does not take it.
+    Denied,
+    /// Nobody knows whether it arrived, or it did not.
+    Unanswered,
+}
+
+impl Failure {
+    fn of(error: &Error, name: &str) -> Self {
+        let Error::Api(status) = error else {
+            return Failure::Unanswered;
+        };
+        match status.code {
+            409 => Failure::Stale,
+            404 if is_gone(error, name) => Failure::Stale,
+            // The kind is not served, or not now; too slow; too many.
+            404 | 408 | 429 => Failure::Unanswered,
+            400..500 => Failure::Denied,
+            _ => Failure::Unanswered,
+        }
+    }
 }
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -41,8 +69,8 @@ pub(crate) async fn put<E: Errand>(context: &Context, object: &E) -> Written<E> 
             Ok(written) => return Written::Landed(Box::new(written)),
             Err(error) => error,
         };
-        let stale = matches!(&error, Error::Api(status) if matches!(status.code, 404 | 409));
-        if stale {
+        let failure = Failure::of(&error, &name);
+        if failure == Failure::Stale {
             debug!(namespace, name, %error, "a status write came too late");
         } else {
             warn!(namespace, name, %error, "a status could not be written; reading it again");
@@ -54,8 +82,7 @@ pub(crate) async fn put<E: Errand>(context: &Context, object: &E) -> Written<E> 
             return Written::Refused(None);
         };
         let unchanged = read.meta().resource_version == object.meta().resource_version;
-        let rejected = matches!(&error, Error::Api(status) if (400..500).contains(&status.code));
-        if unchanged && !rejected {
+        if unchanged && failure == Failure::Unanswered {
             // It never arrived.
             continue;
         }
@@ -70,8 +97,9 @@ async fn read<E: Errand>(
     pause: &mut Duration,
 ) -> Option<E> {
     loop {
-        match api.get_opt(name).await {
-            Ok(object) => return object,
+        match api.get(name).await {
+            Ok(object) => return Some(object),
+            Err(error) if is_gone(&error, name) => return None,
             Err(error) => {
                 warn!(namespace, name, %error, "cannot be read; trying again");
                 tokio::time::sleep(*pause).await;
@@ -100,8 +128,18 @@ mod tests {
         let body = json!({
             "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
             "message": "refused", "reason": if code == 404 { "NotFound" } else { "Refused" },
+            "details": {"name": "n", "group": "apps.k8s.io", "kind": "podnotifications"},
         });
         Reply::Answer(code, body)
+    }
+
+    /// What a server says that has no such kind, or a proxy that has no such path.
+    fn not_served() -> Reply {
+        let body = json!({
+            "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404,
+            "message": "the server could not find the requested resource", "reason": "NotFound",
+        });
+        Reply::Answer(404, body)
     }
 
     fn here(uid: &str, version: &str) -> Reply {
@@ -153,6 +191,23 @@ mod tests {
         ] {
             let (version, landed, _) = put_against(replies).await;
             assert_eq!((version, landed), (None, false));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_kind_that_is_not_served_is_waited_for() {
+        let replies = vec![not_served(), not_served(), here("u", "5"), here("u", "6")];
+        let (version, landed, asked) = put_against(replies).await;
+        assert_eq!((version.as_deref(), landed), (Some("6"), true));
+        assert_eq!(asked, ["PUT", "GET", "GET", "PUT"]);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_has_no_time_is_asked_again() {
+        for code in [408, 429] {
+            let replies = vec![refusal(code), here("u", "5"), here("u", "6")];
+            let (version, landed, _) = put_against(replies).await;
+            assert_eq!((version.as_deref(), landed), (Some("6"), true));
         }
     }
 
