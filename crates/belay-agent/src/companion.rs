@@ -47,7 +47,7 @@ use crate::lease::{self, Lease};
 use crate::lookup::{Found, Lookup, LookupError, is_gone};
 use crate::metrics::Metrics;
 use crate::pods::{ContainerView, PodView};
-use crate::{AgentError, finish, notifications, open};
+use crate::{AgentError, finish, notifications, open, patience};
 
 /// Where a pod on the host's network is reached while nobody has said where its node is.
 const LOOPBACK: &str = "127.0.0.1";
@@ -98,16 +98,17 @@ pub async fn companion(config: Companion, shutdown: CancellationToken) -> Result
     let (events, teller) = Recorder::new();
     let lease = Lease::new(config.lease_namespace, config.node_name.clone());
     let copies = Arc::new(Copies::default());
+    let client = patience::bound(config.client);
     let beside = Beside {
         pods: config.pods,
-        client: config.client.clone(),
+        client: client.clone(),
         copies: Arc::clone(&copies),
         lease_kept: lease.kept(),
     };
     let context = Arc::new(Context {
         node: Some(config.node_name.clone()),
         executor: config.node_name.clone(),
-        client: config.client,
+        client,
         runtime: config.containers,
         lookup: Arc::new(beside),
         gates: config.gates,
