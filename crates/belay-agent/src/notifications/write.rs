@@ -17,6 +17,8 @@ pub(crate) enum Written<E> {
     Landed(Box<E>),
     /// It is not, or nobody knows; the object as read afterwards, `None` when it is gone.
     Refused(Option<Box<E>>),
+    /// The server does not take it, whatever becomes of the object; as read afterwards.
+    Denied { code: u16, object: Box<E> },
 }
 
 /// Why a write did not land.
@@ -25,7 +27,7 @@ enum Failure {
     /// The object is another one by now, or gone.
     Stale,
     /// The server does not take it.
-    Denied,
+    Denied { code: u16 },
     /// Nobody knows whether it arrived, or it did not.
     Unanswered,
 }
@@ -40,7 +42,7 @@ impl Failure {
             404 if is_gone(error, name) => Failure::Stale,
             // The kind is not served, or not now; too slow; too many.
             404 | 408 | 429 => Failure::Unanswered,
-            400..500 => Failure::Denied,
+            code @ 400..500 => Failure::Denied { code },
             _ => Failure::Unanswered,
         }
     }
@@ -82,11 +84,13 @@ pub(crate) async fn put<E: Errand>(context: &Context, object: &E) -> Written<E> 
             return Written::Refused(None);
         };
         let unchanged = read.meta().resource_version == object.meta().resource_version;
-        if unchanged && failure == Failure::Unanswered {
+        let read = Box::new(read);
+        return match failure {
             // It never arrived.
-            continue;
-        }
-        return Written::Refused(Some(Box::new(read)));
+            Failure::Unanswered if unchanged => continue,
+            Failure::Unanswered | Failure::Stale => Written::Refused(Some(read)),
+            Failure::Denied { code } => Written::Denied { code, object: read },
+        };
     }
 }
 
@@ -156,6 +160,7 @@ mod tests {
         let (object, landed) = match put(&context, &object).await {
             Written::Landed(object) => (Some(object), true),
             Written::Refused(object) => (object, false),
+            Written::Denied { object, .. } => (Some(object), false),
         };
         let asked = script
             .asked()
@@ -217,6 +222,19 @@ mod tests {
             put_against(vec![Reply::Broken, refusal(503), here("u", "6")]).await;
         assert_eq!((version.as_deref(), landed), (Some("6"), false));
         assert_eq!(asked, ["PUT", "GET", "GET"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_that_nobody_answers_is_asked_after_and_repeated() {
+        let replies = vec![
+            Reply::Silence,
+            Reply::Silence,
+            here("u", "5"),
+            here("u", "6"),
+        ];
+        let (version, landed, asked) = put_against(replies).await;
+        assert_eq!((version.as_deref(), landed), (Some("6"), true));
+        assert_eq!(asked, ["PUT", "GET", "GET", "PUT"]);
     }
 
     #[tokio::test]
