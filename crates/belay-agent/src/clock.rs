@@ -6,6 +6,7 @@ use std::time::Duration;
 use belay_core::clock::{LocalMillis, Sample, ServerClock, ServerMillis};
 use jiff::Timestamp;
 use rustix::time::{ClockId, clock_gettime};
+use tokio::sync::watch;
 
 /// Milliseconds since boot, suspended time included.
 pub(crate) fn boot_millis() -> LocalMillis {
@@ -31,6 +32,8 @@ pub(crate) fn wall_millis() -> i64 {
 #[derive(Debug, Default)]
 pub(crate) struct Clock {
     estimate: Mutex<ServerClock>,
+    /// Whether the server has answered, be it without a date.
+    answered: watch::Sender<bool>,
 }
 
 impl Clock {
@@ -50,8 +53,20 @@ impl Clock {
             .observe(sample);
     }
 
-    /// The latest time it can be on the server. Before the first answer the node's own clock has
-    /// to do, which is exact where both run on one machine.
+    /// The server has answered: what it tells of its clock is known.
+    pub(crate) fn answered(&self) {
+        self.answered.send_replace(true);
+    }
+
+    /// Returns when the server has answered for the first time. What has a deadline on the server is
+    /// not decided before.
+    pub(crate) async fn ready(&self) {
+        // The sender is this clock's.
+        let _ = self.answered.subscribe().wait_for(|it| *it).await;
+    }
+
+    /// The latest time it can be on the server. Where its answers have no date the node's own clock
+    /// has to do.
     pub(crate) fn server_now(&self) -> ServerMillis {
         self.estimate
             .lock()

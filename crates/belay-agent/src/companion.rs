@@ -45,10 +45,10 @@ use crate::context::Context;
 use crate::events::Recorder;
 use crate::journal::Started;
 use crate::lease::{self, Lease};
-use crate::lookup::{Found, Lookup, LookupError};
+use crate::lookup::{Found, Lookup, LookupError, is_gone};
 use crate::metrics::Metrics;
 use crate::pods::{ContainerView, PodView};
-use crate::{AgentError, finish, notifications, open};
+use crate::{AgentError, finish, notifications, open, patience};
 
 /// Where a pod on the host's network is reached while nobody has said where its node is.
 const LOOPBACK: &str = "127.0.0.1";
@@ -99,16 +99,17 @@ pub async fn companion(config: Companion, shutdown: CancellationToken) -> Result
     let (events, teller) = Recorder::new();
     let lease = Lease::new(config.lease_namespace, config.node_name.clone());
     let copies = Arc::new(Copies::default());
+    let client = patience::bound(config.client);
     let beside = Beside {
         pods: config.pods,
-        client: config.client.clone(),
+        client: client.clone(),
         copies: Arc::clone(&copies),
         lease_kept: lease.kept(),
     };
     let context = Arc::new(Context {
         node: Some(config.node_name.clone()),
         executor: config.node_name.clone(),
-        client: config.client,
+        client,
         runtime: config.containers,
         lookup: Arc::new(beside),
         gates: config.gates,
@@ -177,11 +178,14 @@ impl Lookup for Beside {
             // The watch may not have brought it yet.
             None => {
                 let api: Api<Lenient<Pod>> = Api::namespaced(self.client.clone(), &about.namespace);
-                let pod = api.get_opt(&about.pod_name).await;
-                let pod = pod.and_then(|pod| Ok(pod.map(Lenient::read).transpose()?));
-                pod.map_err(|error| failed(&error))?
-                    .filter(|pod| pod.uid() == uid)
-                    .map(|pod| ApiCopy::of(&pod))
+                let pod = api.get(&about.pod_name).await;
+                match pod.and_then(|pod| Ok(pod.read()?)) {
+                    Ok(pod) => Some(pod)
+                        .filter(|pod| pod.uid() == uid)
+                        .map(|pod| ApiCopy::of(&pod)),
+                    Err(error) if is_gone(&error, &about.pod_name) => None,
+                    Err(error) => return Err(failed(&error)),
+                }
             }
         };
         Ok(judge(about, recorded, copy.as_ref()))

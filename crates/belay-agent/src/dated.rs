@@ -18,6 +18,8 @@ use crate::context::Context;
 const FIRST_SAMPLES: (u32, Duration) = (9, Duration::from_millis(121));
 /// How often the clock is asked for where nothing else asks the server.
 const EVERY: Duration = Duration::from_secs(10);
+/// How long a request and its answer may take: a lease that waited longer would soon be over.
+const LIMIT: Duration = Duration::from_secs(10);
 /// What everybody may read.
 const VERSION: &str = "/version";
 
@@ -28,6 +30,8 @@ pub(crate) enum AskError {
     Client(#[from] Error),
     #[error("cannot build the request: {0}")]
     Request(#[from] http::Error),
+    #[error("the server did not answer within {} s", LIMIT.as_secs())]
+    Late,
     #[error("the server answered {code}: {message}")]
     Refused { code: u16, message: String },
 }
@@ -35,8 +39,8 @@ pub(crate) enum AskError {
 /// Asks often enough for a good estimate; only the answers' dates matter.
 pub(crate) async fn first_samples(context: &Context, path: &str) {
     for _ in 0..FIRST_SAMPLES.0 {
-        tokio::time::sleep(FIRST_SAMPLES.1).await;
         let _ = ask(context, Method::GET, path, None).await;
+        tokio::time::sleep(FIRST_SAMPLES.1).await;
     }
 }
 
@@ -63,6 +67,18 @@ pub(crate) async fn ask(
     path: &str,
     body: Option<&Value>,
 ) -> Result<(u16, String), AskError> {
+    let answer = asked(context, method, path, body);
+    tokio::time::timeout(LIMIT, answer)
+        .await
+        .unwrap_or(Err(AskError::Late))
+}
+
+async fn asked(
+    context: &Context,
+    method: Method,
+    path: &str,
+    body: Option<&Value>,
+) -> Result<(u16, String), AskError> {
     let content_type = if method == Method::PATCH {
         "application/merge-patch+json"
     } else {
@@ -84,6 +100,7 @@ pub(crate) async fn ask(
     {
         context.clock.observe(sent, date);
     }
+    context.clock.answered();
     let code = answer.status().as_u16();
     // The body is read to its end, so that the connection can be used again.
     let body = answer

@@ -31,7 +31,7 @@ use crate::journal::{Journal, Started};
 use crate::lookup::{Found, Lookup, LookupError};
 use crate::metrics::Metrics;
 use crate::pods::{ContainerView, PodView};
-use crate::{AgentError, dated, finish, notifications};
+use crate::{AgentError, dated, finish, notifications, patience};
 
 /// How an executor is set up.
 #[derive(Clone)]
@@ -61,12 +61,13 @@ impl std::fmt::Debug for Executor {
 ///
 /// When one of its tasks fails.
 pub async fn executor(config: Executor, shutdown: CancellationToken) -> Result<(), AgentError> {
-    let runtime = PodsExec::new(config.client.clone());
+    let client = patience::bound(config.client);
+    let runtime = PodsExec::new(client.clone());
     let (events, teller) = Recorder::new();
     let context = Arc::new(Context {
         node: None,
         executor: CONTROLLER.to_owned(),
-        client: config.client,
+        client,
         runtime: Arc::new(runtime.clone()),
         lookup: Arc::new(Api { runtime }),
         gates: config.gates,

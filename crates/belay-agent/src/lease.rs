@@ -139,6 +139,20 @@ fn accepted(code: u16, message: String) -> Result<(), AskError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{Reply, Script, context};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_renewal_that_nobody_answers_is_given_up_in_time_for_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let script = Script::new([Reply::Silence, Reply::Answer(200, json!({}))]);
+        let context = context(dir.path(), &script);
+        let lease = Lease::new("ns", "n1");
+        let mut kept = lease.kept();
+        tokio::spawn(keep(context, lease, CancellationToken::new()));
+        let renewed = kept.wait_for(|kept| *kept);
+        let soon = tokio::time::timeout(Duration::from_secs(15), renewed).await;
+        assert!(soon.is_ok(), "asked: {:?}", script.asked());
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_lease_is_kept_from_its_renewal_for_as_long_as_it_is_good() {

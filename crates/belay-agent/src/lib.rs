@@ -47,6 +47,7 @@ mod lookup;
 mod metrics;
 mod node;
 mod notifications;
+mod patience;
 mod pods;
 mod reconnect;
 mod sessions;
@@ -173,7 +174,7 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Agen
     let shared = Arc::new(Context {
         node: Some(config.node_name.clone()),
         executor: config.node_name.clone(),
-        client: config.client,
+        client: patience::bound(config.client),
         runtime: Arc::clone(&config.runtime) as _,
         lookup: Arc::clone(&pods) as _,
         gates: config.gates,

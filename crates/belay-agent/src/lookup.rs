@@ -28,6 +28,16 @@ pub(crate) struct LookupError {
     pub(crate) message: String,
 }
 
+/// Whether the server says that the object of this name is not there. One that does not serve its
+/// kind, or a proxy that knows no such path, answers 404 too, and tells nothing of the object.
+pub(crate) fn is_gone(error: &kube::Error, name: &str) -> bool {
+    let kube::Error::Api(status) = error else {
+        return false;
+    };
+    let about = status.details.as_ref();
+    status.code == 404 && about.is_some_and(|details| details.name == name)
+}
+
 #[async_trait]
 pub(crate) trait Lookup: Send + Sync {
     /// Returns when what is not found is not there. Nothing is claimed or given up before.

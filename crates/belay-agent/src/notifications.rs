@@ -43,7 +43,7 @@ use crate::watching::watch_all;
 pub(crate) async fn run<E: Errand>(context: Arc<Context>, shutdown: CancellationToken) {
     tokio::select! {
         () = shutdown.cancelled() => return,
-        () = context.lookup.ready() => {}
+        _ = futures::future::join(context.lookup.ready(), context.clock.ready()) => {}
     }
     let mut errands = Errands::<E> {
         context: Arc::clone(&context),
@@ -220,9 +220,14 @@ fn uid(object: &impl Errand) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Script, context};
+    use crate::testing::fake::Fake;
+    use crate::testing::{Asked, Reply, Script, context, with_container};
     use belay_api::notification::PodNotification;
+    use jiff::{SignedDuration, Timestamp};
+    use serde_json::Value;
     use serde_json::json;
+    use std::sync::Mutex;
+    use std::time::Duration;
 
     fn object(state: &str) -> PodNotification {
         let mut value = json!({
@@ -235,6 +240,15 @@ mod tests {
             value["status"]["completeTime"] = json!("2030-01-01T00:00:00Z");
         }
         serde_json::from_value(value).unwrap()
+    }
+
+    /// Nobody has claimed it, and there is time.
+    fn unclaimed() -> Value {
+        let mut value = serde_json::to_value(object("New")).unwrap();
+        value["metadata"]["creationTimestamp"] = json!("2999-01-01T00:00:00Z");
+        let status = value["status"].as_object_mut().unwrap();
+        status.remove("executor");
+        value
     }
 
     fn notifications(dir: &std::path::Path) -> Errands<PodNotification> {
@@ -315,14 +329,147 @@ mod tests {
         assert_eq!(notifications.active.len(), 1);
         let uid = notifications.tasks.join_next().await.unwrap().unwrap();
         assert_eq!(uid, "u");
-        // Forgetting runs on a task of its own.
-        while notifications
-            .context
-            .journal
-            .started(PodNotification::JOURNAL, "u")
-            .is_some()
-        {
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        let left = &notifications.context.journal;
+        assert!(left.started(PodNotification::JOURNAL, "u").is_none());
+    }
+
+    /// A server that has one object and takes every status, versions counted.
+    fn serving(object: Value) -> Script {
+        let object = Mutex::new(object);
+        Script::by(move |asked: &Asked| {
+            let mut object = object.lock().unwrap();
+            if asked.method == http::Method::PUT {
+                let version = object["metadata"]["resourceVersion"].as_str().unwrap();
+                let next: u64 = version.parse::<u64>().unwrap() + 1;
+                object["status"] = asked.body["status"].clone();
+                object["metadata"]["resourceVersion"] = json!(next.to_string());
+                return Reply::Answer(200, object.clone());
+            }
+            match asked.path.as_str() {
+                "/version" => Reply::Late(Duration::from_millis(300), 200, json!({})),
+                _ if asked.query.contains("watch=true") => Reply::Silence,
+                path if path.ends_with("/n") => Reply::Answer(200, object.clone()),
+                _ => Reply::Answer(
+                    200,
+                    json!({"apiVersion": "apps.k8s.io/v1alpha1", "kind": "PodNotificationList",
+                        "metadata": {"resourceVersion": "9"}, "items": [object.clone()]}),
+                ),
+            }
+        })
+    }
+
+    #[tokio::test]
+    async fn nothing_is_decided_before_the_server_has_told_its_time() {
+        // To the node's own clock the first is ten minutes too late, and the second fresh.
+        for (off, first) in [(-600, "New"), (600, "Failed")] {
+            let now = Timestamp::now() + SignedDuration::from_secs(off);
+            let created = match off {
+                ..0 => now - SignedDuration::from_secs(5),
+                _ => Timestamp::now(),
+            };
+            let mut value = unclaimed();
+            value["metadata"]["creationTimestamp"] = json!(created.strftime("%FT%TZ").to_string());
+            let script = serving(value).dated(now);
+            let dir = tempfile::tempdir().unwrap();
+            let context = with_container(dir.path(), &script, &Arc::default());
+            let stop = CancellationToken::new();
+            let work = tokio::spawn(run::<PodNotification>(Arc::clone(&context), stop.clone()));
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            assert_eq!(script.asked(), Vec::<String>::new());
+            let asking = tokio::spawn(crate::dated::keep(context, stop.clone()));
+            while script.written().is_empty() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            let status = script.written()[0]["status"].clone();
+            assert_eq!(status["state"], first, "{off}: {status:#}");
+            stop.cancel();
+            work.await.unwrap();
+            asking.await.unwrap();
         }
+    }
+
+    #[tokio::test]
+    async fn what_is_being_forgotten_is_not_taken_for_interrupted() {
+        let dir = tempfile::tempdir().unwrap();
+        let fake = Arc::new(Fake {
+            forgets: tokio::sync::Semaphore::new(0),
+            ..Fake::default()
+        });
+        let script = serving(unclaimed());
+        let mut notifications = Errands {
+            context: with_container(dir.path(), &script, &fake),
+            ..notifications(&dir.path().join("other"))
+        };
+        notifications.event(Event::Apply(serde_json::from_value(unclaimed()).unwrap()));
+        fake.forgetting.notified().await;
+        for _ in 0..2 {
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+            while let Some(ended) = notifications.tasks.try_join_next() {
+                notifications.over(ended.unwrap());
+            }
+            notifications.event(Event::Apply(object("Succeeded")));
+        }
+        fake.forgets.add_permits(100);
+        while let Some(ended) = notifications.tasks.join_next().await {
+            notifications.over(ended.unwrap());
+        }
+        assert!(notifications.active.is_empty() && notifications.ended.is_empty());
+        let audit = std::fs::read_to_string(dir.path().join("audit")).unwrap();
+        assert_eq!(audit.lines().count(), 1, "{audit}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_status_that_the_server_does_not_take_is_offered_ever_more_rarely() {
+        let value = unclaimed();
+        let refusal = json!({
+            "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403,
+            "message": "refused", "reason": "Forbidden",
+        });
+        let of_server = value.clone();
+        let script = Script::by(move |asked| match asked.method {
+            http::Method::PUT => Reply::Answer(403, refusal.clone()),
+            _ => Reply::Answer(200, of_server.clone()),
+        });
+        let dir = tempfile::tempdir().unwrap();
+        let mut notifications = Errands {
+            context: with_container(dir.path(), &script, &Arc::default()),
+            ..notifications(&dir.path().join("other"))
+        };
+        notifications.event(Event::Apply(serde_json::from_value(value).unwrap()));
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        let written = script.written().len();
+        assert!((3..=10).contains(&written), "{written}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_result_that_is_too_long_for_the_server_is_told_in_fewer_words() {
+        let value = unclaimed();
+        let taking = serving(value.clone());
+        let script = Script::by(move |asked| {
+            let output = &asked.body["status"]["containers"][0]["output"];
+            if output.is_null() {
+                return taking.answer(asked);
+            }
+            let refusal = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+                "code": 422, "message": "Too long", "reason": "Invalid"});
+            Reply::Answer(422, refusal)
+        });
+        let dir = tempfile::tempdir().unwrap();
+        let mut notifications = Errands {
+            context: with_container(dir.path(), &script, &Arc::default()),
+            ..notifications(&dir.path().join("other"))
+        };
+        notifications.event(Event::Apply(serde_json::from_value(value).unwrap()));
+        notifications.tasks.join_next().await.unwrap().unwrap();
+        let written = script.written();
+        let states = written
+            .iter()
+            .map(|it| it["status"]["state"].as_str().unwrap());
+        assert_eq!(
+            states.collect::<Vec<_>>(),
+            ["New", "Succeeded", "Succeeded"]
+        );
     }
 }

@@ -29,6 +29,7 @@ pub mod rules;
 pub mod schema;
 pub mod selector;
 pub mod signal;
+mod text;
 
 /// The API group of Belay's kinds: the group of the ExecutionHook design.
 pub const GROUP: &str = "apps.k8s.io";

@@ -85,15 +85,22 @@ impl PodsExec {
         uid: &str,
     ) -> Result<Option<ApiPod>, RuntimeError> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        let pod = api
-            .get_opt(name)
-            .await
-            .map_err(|error| RuntimeError::Call {
-                what: "read the pod from the API server",
-                problem: error.to_string(),
-            })?;
-        let Some(pod) = pod.filter(|pod| pod.uid() == uid) else {
-            return Ok(None);
+        let pod = match api.get(name).await {
+            Ok(pod) if pod.uid() == uid => pod,
+            Ok(_) => return Ok(None),
+            // A proxy that knows no such path answers 404 too, and tells nothing of the pod.
+            Err(kube::Error::Api(status))
+                if status.code == 404
+                    && status.details.as_ref().is_some_and(|it| it.name == name) =>
+            {
+                return Ok(None);
+            }
+            Err(error) => {
+                return Err(RuntimeError::Call {
+                    what: "read the pod from the API server",
+                    problem: error.to_string(),
+                });
+            }
         };
         let containers = incarnations(&pod);
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);

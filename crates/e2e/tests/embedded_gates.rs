@@ -1,6 +1,8 @@
 //! Feature gates: what is off is not there, what was stored stays, what is on again goes on.
 
-use belay_testkit::{Instance, NOTIFICATIONS, PODS, exec, lines, notification, pod, until_file};
+use belay_testkit::{
+    Instance, NOTIFICATIONS, PODS, eventually, exec, lines, notification, pod, until_file,
+};
 use serde_json::Value;
 
 const OFF: &str = "--feature-gates=ContainerNotifier=false";
@@ -157,6 +159,55 @@ async fn what_runs_when_the_gate_goes_off_is_told_when_it_is_on_again() -> anyho
     assert_eq!(incarnation(&admin.running("runs").await?), before);
     assert_eq!(lines(&began), 1, "it ran once");
     Ok(())
+}
+
+/// What ends while the server does not serve its kind is not taken for deleted. The gate is the
+/// server's only: the agent knows nothing of it.
+async fn ends_while_its_kind_is_not_served(agent_restarts: bool) -> anyhow::Result<()> {
+    let mut instance = Instance::server().start().await?;
+    instance.start_agent("n1", &[]).await?;
+    let (began, gate) = (instance.file("began"), instance.file("gate"));
+    let script = format!("echo ran >> {began}; while [ ! -e {gate} ]; do sleep 0.05; done");
+    let manifest = pod("runs")
+        .idle("main")
+        .notifier("work", exec(["sh", "-c", &script]).timeout(600))
+        .build();
+    let admin = instance.admin().await?;
+    admin.run(&manifest).await?;
+    let object = notification("runs", "runs", "work").deadline(3600).build();
+    admin.post(NOTIFICATIONS, &object).await?.ok()?;
+    until_file(&began, |text| !text.is_empty()).await?;
+    instance.stop().await?;
+    instance.start_again_with_args(&[OFF]).await?;
+    std::fs::write(&gate, "")?;
+    eventually("the result to be refused", async || {
+        let told = "a status could not be written";
+        Ok(instance.log().contains(told).then_some(()))
+    })
+    .await?;
+    if agent_restarts {
+        instance.kill9_agent("n1").await?;
+    }
+    instance.stop().await?;
+    instance.start_again_with_args(&[]).await?;
+    if agent_restarts {
+        instance.start_agent("n1", &[]).await?;
+    }
+    let done = instance.admin().await?.finished("runs").await?;
+    assert_eq!(done["status"]["state"], "Succeeded", "{done:#}");
+    assert_eq!(lines(&began), 1, "it ran once");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_ends_while_its_kind_is_not_served_is_told_when_it_is_again() -> anyhow::Result<()> {
+    ends_while_its_kind_is_not_served(false).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_ended_while_its_kind_was_not_served_does_not_run_again_after_a_restart()
+-> anyhow::Result<()> {
+    ends_while_its_kind_is_not_served(true).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -23,6 +23,8 @@ use super::redirect::{self, Place};
 const MAX_BODY: usize = 10 * 1024;
 /// As many requests one try makes at most.
 const MAX_REQUESTS: usize = 10;
+/// How many characters of what a container says are shown.
+const LONGEST_SHOWN: usize = 200;
 
 /// An HTTP request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,9 +88,10 @@ fn onward(place: &Place, answer: &Answer) -> Result<Option<Place>, String> {
     let Some(location) = location else {
         return Ok(None);
     };
-    redirect::follow(place, location)
-        .map(Some)
-        .ok_or_else(|| format!("redirected to {location:?}, which is no HTTP address"))
+    redirect::follow(place, location).map(Some).ok_or_else(|| {
+        let shown: String = location.chars().take(LONGEST_SHOWN).collect();
+        format!("redirected to {shown:?}, which is no HTTP address")
+    })
 }
 
 fn headers(given: &[(String, String)]) -> Result<HeaderMap, String> {

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use belay_action::probe::{self, Check, Tried};
 use belay_action::{
-    AttemptId, ContainerId, Disposition, ExecRequest, Found, OVERDUE, Report, Running, Target,
-    TargetError,
+    AttemptId, ContainerId, Disposition, ExecRequest, Found, Incarnation, OVERDUE, Report, Running,
+    Target, TargetError,
 };
-use belay_core::clock::ServerMillis;
+use belay_core::clock::{LocalMillis, ServerMillis};
 use belay_core::delivery::{Outcome, Trace, Verdict};
 use belay_runtime::RuntimeError;
 use tokio_util::sync::CancellationToken;
@@ -16,7 +16,7 @@ use tracing::{debug, warn};
 
 use super::handler::{Action, Handler};
 use super::verify::Handled;
-use crate::clock::wall_millis;
+use crate::clock::{boot_millis, wall_millis};
 use crate::context::Context;
 use crate::crash;
 
@@ -25,9 +25,33 @@ pub(crate) enum Came {
     /// Nothing was started.
     Refused(Verdict),
     /// It ended.
-    Ended(Outcome),
+    Ended {
+        outcome: Outcome,
+        /// When it was started, in milliseconds since boot; `None` where nobody saw that.
+        begun: Option<LocalMillis>,
+    },
     /// It was started, and is gone without a trace.
     Lost { same_incarnation: bool },
+}
+
+impl Came {
+    fn ended(outcome: Outcome) -> Self {
+        Came::Ended {
+            outcome,
+            begun: None,
+        }
+    }
+
+    /// What was seen to begin then.
+    fn begun(self, at: LocalMillis) -> Self {
+        match self {
+            Came::Ended { outcome, .. } => Came::Ended {
+                outcome,
+                begun: Some(at),
+            },
+            Came::Refused(_) | Came::Lost { .. } => self,
+        }
+    }
 }
 
 /// What a look into the runtime found.
@@ -40,8 +64,8 @@ pub(crate) struct Sight {
 
 /// How often it is looked whether a container still runs that is waited for.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(100);
-pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// Whether this incarnation still runs. A runtime that cannot tell is asked again.
 pub(super) async fn runs(context: &Context, id: &ContainerId) -> bool {
@@ -57,23 +81,62 @@ pub(super) async fn runs(context: &Context, id: &ContainerId) -> bool {
     }
 }
 
+/// The container, unless the runtime has forgotten it. One that cannot tell is asked again.
+pub(super) async fn target(context: &Context, id: &ContainerId) -> Option<Arc<dyn Target>> {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        match context.runtime.target(id).await {
+            Ok(target) => return Some(target),
+            Err(RuntimeError::NotFound { .. }) => return None,
+            Err(error) => warn!(container = %id, %error, "cannot be acted on; trying again"),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// Why nothing is done in a container; `None`: it is the one that is meant.
+///
+/// The ID comes from the claim in the object. Whoever can write that must not reach another pod.
+fn foreign(target: &Arc<dyn Target>, meant: &Incarnation) -> Option<Verdict> {
+    let found = target.incarnation();
+    let same = found.pod_uid == meant.pod_uid && found.container == meant.container;
+    (!same).then(|| Verdict::Forbidden {
+        message: format!(
+            "the claim names container {}, which is not container {:?} of this pod; nothing was run",
+            meant.id, meant.container
+        ),
+    })
+}
+
 /// Looks an attempt up.
 ///
 /// Asked until there is an answer: calling an attempt lost because the runtime did not answer could
 /// run it twice.
 pub(crate) async fn find(
     context: &Context,
-    id: &ContainerId,
+    meant: &Incarnation,
     attempt: &AttemptId,
     handler: Option<&Handler>,
     traceable: bool,
 ) -> Sight {
+    let id = &meant.id;
     let mut pause = FIRST_PAUSE;
     let found = loop {
         if !traceable {
             break Found::Lost;
         }
-        let found = match context.runtime.target(id).await {
+        let target = context.runtime.target(id).await;
+        if let Ok(target) = &target
+            && let Some(verdict) = foreign(target, meant)
+        {
+            return Sight {
+                trace: Trace::Ended(Outcome::unstarted(verdict, wall_millis())),
+                same_incarnation: false,
+                running: None,
+            };
+        }
+        let found = match target {
             Ok(target) if !target.capabilities().find_attempts => {
                 let same_incarnation = runs(context, id).await;
                 return Sight {
@@ -138,7 +201,7 @@ struct Away {
 /// away, as during a restart, is waited for until then.
 pub(crate) async fn run(
     context: &Context,
-    id: &ContainerId,
+    meant: &Incarnation,
     attempt: &AttemptId,
     handler: &Handler,
     deadline: ServerMillis,
@@ -146,7 +209,7 @@ pub(crate) async fn run(
 ) -> Came {
     let mut pause = FIRST_PAUSE;
     loop {
-        let tried = attempted(context, id, attempt, handler, deadline, cancel.clone()).await;
+        let tried = attempted(context, meant, attempt, handler, deadline, cancel.clone()).await;
         let Away { message } = match tried {
             Ok(came) => {
                 crash::at(crash::ENDED);
@@ -170,13 +233,13 @@ pub(crate) async fn run(
 
 async fn attempted(
     context: &Context,
-    id: &ContainerId,
+    meant: &Incarnation,
     attempt: &AttemptId,
     handler: &Handler,
     deadline: ServerMillis,
     cancel: CancellationToken,
 ) -> Result<Came, Away> {
-    let target = match context.runtime.target(id).await {
+    let target = match context.runtime.target(&meant.id).await {
         Ok(target) => target,
         Err(RuntimeError::NotFound { .. }) => return Ok(Came::Refused(restarted())),
         Err(error @ RuntimeError::Away { .. }) => {
@@ -190,6 +253,9 @@ async fn attempted(
             }));
         }
     };
+    if let Some(verdict) = foreign(&target, meant) {
+        return Ok(Came::Refused(verdict));
+    }
     match &handler.action {
         Action::Exec { command } => {
             let request = ExecRequest {
@@ -247,16 +313,15 @@ async fn ask(
             }
         }
         Some(Tried::Failed { .. } | Tried::Unknown { .. }) if since.elapsed() >= time => {
-            Verdict::TimedOut {
+            Verdict::NoAnswer {
                 seconds: handler.timeout.as_secs(),
-                survivors: Vec::new(),
             }
         }
         Some(Tried::Failed { message, .. } | Tried::Unknown { message }) => {
             Verdict::CheckFailed { message }
         }
     };
-    Came::Ended(Outcome {
+    Came::ended(Outcome {
         started: Some(started),
         ..Outcome::unstarted(verdict, wall_millis())
     })
@@ -287,8 +352,10 @@ async fn exec(
     };
     let error = match started {
         Ok(running) => {
+            let begun = boot_millis();
             crash::at(crash::STARTED);
-            return Ok(follow(context, target, running, attempt, Some(handler), cancel).await);
+            let came = follow(context, target, running, attempt, Some(handler), cancel).await;
+            return Ok(came.begun(begun));
         }
         Err(TargetError::NotRunning { .. } | TargetError::Restarted { .. }) => {
             return Ok(Came::Refused(restarted()));
@@ -333,7 +400,7 @@ pub(crate) async fn follow(
 ) -> Came {
     match wait(running, handler, cancel.clone()).await {
         Ok(report) => {
-            Came::Ended(settled(context, &target.incarnation().id, report, handler).await)
+            Came::ended(settled(context, &target.incarnation().id, report, handler).await)
         }
         Err(TargetError::Lost { .. }) => {
             given_up(target, runs(context, &target.incarnation().id).await)
@@ -382,20 +449,21 @@ async fn look(
     handler: Option<&Handler>,
     cancel: CancellationToken,
 ) -> Looked {
-    let id = &target.incarnation().id;
+    let incarnation = target.incarnation();
+    let id = &incarnation.id;
     let mut pause = FIRST_PAUSE;
     loop {
-        let sight = find(context, id, attempt, handler, true).await;
+        let sight = find(context, incarnation, attempt, handler, true).await;
         let same_incarnation = sight.same_incarnation;
         match (sight.trace, sight.running) {
-            (Trace::Ended(outcome), _) => return Looked::Came(Came::Ended(outcome)),
+            (Trace::Ended(outcome), _) => return Looked::Came(Came::ended(outcome)),
             (Trace::NeverStarted, _) => return Looked::NeverStarted { same_incarnation },
             (Trace::Lost, _) | (Trace::Running, None) => {
                 return Looked::Came(Came::Lost { same_incarnation });
             }
             (Trace::Running, Some(running)) => match wait(running, handler, cancel.clone()).await {
                 Ok(report) => {
-                    return Looked::Came(Came::Ended(settled(context, id, report, handler).await));
+                    return Looked::Came(Came::ended(settled(context, id, report, handler).await));
                 }
                 Err(TargetError::Lost { .. }) => {
                     return Looked::Came(given_up(target, runs(context, id).await));
@@ -436,7 +504,7 @@ async fn send(
     if context.clock.until(deadline).is_zero() {
         return Ok(Came::Refused(Verdict::Expired));
     }
-    let started = wall_millis();
+    let (started, begun) = (wall_millis(), boot_millis());
     let verdict = match tokio::time::timeout(timeout, target.signal(signal)).await {
         Ok(Ok(())) => Verdict::Succeeded,
         Ok(Err(TargetError::NotRunning { .. } | TargetError::Restarted { .. })) => {
@@ -451,19 +519,19 @@ async fn send(
         Ok(Err(error)) => Verdict::Runtime {
             message: causes(&error),
         },
-        Err(_) => Verdict::TimedOut {
+        Err(_) => Verdict::Unconfirmed {
             seconds: timeout.as_secs(),
-            survivors: Vec::new(),
         },
     };
     crash::at(crash::STARTED);
-    Ok(Came::Ended(Outcome {
+    let outcome = Outcome {
         verdict,
         started: Some(started),
         finished: wall_millis(),
         output: String::new(),
         signal_handled: handled,
-    }))
+    };
+    Ok(Came::ended(outcome).begun(begun))
 }
 
 /// An attempt that is gone without a trace. Where attempts can be looked up the machine decides
@@ -472,7 +540,7 @@ fn given_up(target: &Arc<dyn Target>, same_incarnation: bool) -> Came {
     if target.capabilities().find_attempts {
         Came::Lost { same_incarnation }
     } else {
-        Came::Ended(never_again(same_incarnation))
+        Came::ended(never_again(same_incarnation))
     }
 }
 
@@ -507,15 +575,15 @@ async fn settled(
 ) -> Outcome {
     let killed = report.outcome == belay_action::Outcome::Signaled { signal: SIGKILL };
     let taken_along = killed
-        && match context.runtime.target(id).await {
-            Ok(target) => tokio::time::timeout(TAKEN_ALONG, target.wait())
+        && match target(context, id).await {
+            Some(target) => tokio::time::timeout(TAKEN_ALONG, target.wait())
                 .await
                 .is_ok(),
-            Err(_) => true,
+            None => true,
         };
     let mut outcome = outcome(report, handler);
     if let Verdict::TimedOut { seconds, .. } = outcome.verdict
-        && let Ok(target) = context.runtime.target(id).await
+        && let Some(target) = target(context, id).await
         && !target.capabilities().kills_tree
     {
         outcome.verdict = Verdict::LeftRunning { seconds };
@@ -565,71 +633,4 @@ fn causes(error: &TargetError) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use belay_action::Outcome as Raw;
-    use jiff::Timestamp;
-
-    fn report(outcome: Raw) -> Report {
-        let mut report = Report::new(
-            outcome,
-            Timestamp::from_second(5).unwrap(),
-            Timestamp::from_second(8).unwrap(),
-        );
-        report.output = "secret".into();
-        report.survivors = vec!["7 (dd)".into()];
-        report
-    }
-
-    fn handler(output: bool) -> Handler {
-        Handler {
-            action: Action::Exec {
-                command: vec!["x".into()],
-            },
-            timeout: Duration::from_secs(2),
-            until: None,
-            output,
-            probe: None,
-        }
-    }
-
-    #[test]
-    fn every_end_of_a_process_has_its_verdict() {
-        let survivors = vec!["7 (dd)".to_owned()];
-        let table = [
-            (Raw::Succeeded, Verdict::Succeeded),
-            (Raw::Exited { code: 3 }, Verdict::Exited { code: 3 }),
-            (Raw::Signaled { signal: 9 }, Verdict::Signaled { signal: 9 }),
-            (
-                Raw::TimedOut,
-                Verdict::TimedOut {
-                    seconds: 2,
-                    survivors: survivors.clone(),
-                },
-            ),
-            (Raw::Cancelled, Verdict::Cancelled { survivors }),
-            (
-                Raw::StartFailed {
-                    message: "no".into(),
-                },
-                Verdict::StartFailed {
-                    message: "no".into(),
-                },
-            ),
-        ];
-        for (raw, verdict) in table {
-            let outcome = outcome(report(raw), Some(&handler(true)));
-            assert_eq!(outcome.verdict, verdict);
-            assert_eq!((outcome.started, outcome.finished), (Some(5000), 8000));
-            assert_eq!(outcome.output, "secret");
-        }
-    }
-
-    #[test]
-    fn output_that_may_not_be_shown_is_not_kept() {
-        assert_eq!(
-            outcome(report(Raw::Succeeded), Some(&handler(false))).output,
-            ""
-        );
-    }
-}
+mod tests;

@@ -85,6 +85,27 @@ struct Pace {
     result: Option<Conclusion>,
 }
 
+/// Writes that the server would not take.
+#[derive(Default)]
+struct Denials {
+    /// In a row.
+    count: u32,
+    /// Whether the result is told in as few words as possible: it may be too long for the server.
+    brief: bool,
+}
+
+impl Denials {
+    /// How long the next write waits.
+    fn pause(&self) -> Duration {
+        const FIRST: Duration = Duration::from_millis(50);
+        const LONGEST: Duration = Duration::from_secs(30);
+        match self.count.checked_sub(1) {
+            None => Duration::ZERO,
+            Some(doubled) => FIRST.saturating_mul(1 << doubled.min(20)).min(LONGEST),
+        }
+    }
+}
+
 /// How long after a write of a status the next one waits.
 const BETWEEN_WRITES: Duration = Duration::from_secs(1);
 
@@ -97,6 +118,7 @@ pub(crate) struct Driver<E> {
     retry: Option<Retry>,
     happenings: FuturesUnordered<BoxFuture<'static, Happening<E>>>,
     pace: Pace,
+    denials: Denials,
     lane: Lane,
     forget: Option<Option<Record>>,
     cancels: HashMap<String, CancellationToken>,
@@ -131,6 +153,7 @@ impl<E: Errand> Driver<E> {
             },
             object,
             handlers: Handlers::default(),
+            denials: Denials::default(),
             happenings: FuturesUnordered::new(),
             lane: Lane::default(),
             forget: None,
@@ -159,7 +182,11 @@ impl<E: Errand> Driver<E> {
         };
         self.carry_out(&delivery, effects);
         loop {
-            if delivery.is_over() && self.forgotten() {
+            if delivery.is_over() && !self.lane.busy {
+                tokio::select! {
+                    () = shutdown.cancelled() => {}
+                    () = self.forgotten() => {}
+                }
                 return;
             }
             let pause = delivery.pause(self.moment());
@@ -303,20 +330,15 @@ impl<E: Errand> Driver<E> {
 
     fn happened(&mut self, happening: Happening<E>) -> Option<Event> {
         match happening {
-            Happening::Claimed(Written::Landed(object)) => {
-                self.object = Some(object);
+            Happening::Claimed(written) => {
+                if !self.wrote(written) {
+                    return Some(Event::ClaimRefused(self.view()));
+                }
                 self.pace.not_before = Instant::now() + BETWEEN_WRITES;
                 Some(Event::Claimed)
             }
-            Happening::Claimed(Written::Refused(object)) => {
-                self.object = object;
-                Some(Event::ClaimRefused(self.view()))
-            }
             Happening::Progressed(written) => {
-                self.object = match written {
-                    Written::Landed(object) => Some(object),
-                    Written::Refused(object) => object,
-                };
+                self.wrote(written);
                 self.pace.busy = false;
                 self.pace.not_before = Instant::now() + BETWEEN_WRITES;
                 if let Some(conclusion) = self.pace.result.take() {
@@ -324,15 +346,16 @@ impl<E: Errand> Driver<E> {
                 }
                 Some(Event::Seen(self.view()))
             }
-            Happening::Reported(Written::Landed(object)) => {
+            Happening::Reported(written) => {
+                if let Written::Denied { code, .. } = &written {
+                    self.denials.brief |= matches!(code, 413 | 422);
+                }
+                if !self.wrote(written) {
+                    return Some(Event::ReportRefused(self.view()));
+                }
                 crash::at(crash::AFTER_RESULT);
-                self.object = Some(object);
                 self.reported();
                 Some(Event::Reported)
-            }
-            Happening::Reported(Written::Refused(object)) => {
-                self.object = object;
-                Some(Event::ReportRefused(self.view()))
             }
             Happening::Journalled {
                 seq,
@@ -381,7 +404,7 @@ impl<E: Errand> Driver<E> {
                         attempt,
                         verdict,
                     },
-                    Came::Ended(outcome) => Event::Ended {
+                    Came::Ended { outcome, .. } => Event::Ended {
                         container,
                         attempt,
                         outcome,
@@ -393,6 +416,26 @@ impl<E: Errand> Driver<E> {
                         same_incarnation,
                     },
                 })
+            }
+        }
+    }
+
+    /// Takes note of what became of a write. Whether it landed.
+    fn wrote(&mut self, written: Written<E>) -> bool {
+        match written {
+            Written::Landed(object) => {
+                self.object = Some(object);
+                self.denials.count = 0;
+                true
+            }
+            Written::Refused(object) => {
+                self.object = object;
+                false
+            }
+            Written::Denied { object, .. } => {
+                self.object = Some(object);
+                self.denials.count = self.denials.count.saturating_add(1);
+                false
             }
         }
     }

@@ -67,7 +67,13 @@ pub(crate) trait Errand:
         handlers: &Handlers,
         now: Timestamp,
     );
+
+    /// Leaves out of the result what it can do without, and what may be long.
+    fn shorten(&mut self);
 }
+
+/// How long a message is at most in a result that was too long for the server.
+pub(super) const BRIEF: usize = 200;
 
 /// When nothing is started any more that has not been, by the server's clock.
 pub(super) fn deadline(
@@ -165,5 +171,18 @@ impl Errand for PodNotification {
     ) {
         let before = self.status.clone().unwrap_or_default();
         self.status = Some(author.concluded(&before, conclusion, handlers, now));
+    }
+
+    fn shorten(&mut self) {
+        let Some(status) = &mut self.status else {
+            return;
+        };
+        for container in &mut status.containers {
+            container.output = None;
+        }
+        let errors = status.containers.iter_mut().map(|it| &mut it.error);
+        for error in errors.chain([&mut status.error]).flatten() {
+            error.shorten(BRIEF);
+        }
     }
 }

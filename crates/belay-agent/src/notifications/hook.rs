@@ -137,6 +137,20 @@ impl Errand for PodAction {
             }
         }
     }
+
+    fn shorten(&mut self) {
+        let Some(status) = &mut self.status else {
+            return;
+        };
+        for container in &mut status.containers {
+            container.output = None;
+        }
+        let errors = status.containers.iter_mut().map(|it| &mut it.error);
+        for error in errors.chain([&mut status.error]).flatten() {
+            error.reason = None;
+            error.shorten(errand::BRIEF);
+        }
+    }
 }
 
 /// The claim as the object tells it. Who has no journal learns from it when each container's time
@@ -286,6 +300,12 @@ fn error(verdict: &Verdict, output: &str, seconds: i64) -> Option<HookError> {
             HookErrorType::ExecutionTimeout,
             killed("; it could not be killed and may still be running"),
         ),
+        Verdict::NoAnswer { .. } => (
+            HookErrorType::ExecutionTimeout,
+            format!("no answer within the {seconds} s of the action"),
+        ),
+        // No action of a hook sends a signal.
+        Verdict::Unconfirmed { .. } => (HookErrorType::ExecutionTimeout, verdict.message()),
         Verdict::Exited { code } => (
             HookErrorType::ExecutionFailwithError,
             format!("the command exited with code {code}"),

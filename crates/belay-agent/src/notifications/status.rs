@@ -236,11 +236,7 @@ fn attempts(entry: &Entry) -> i32 {
 
 fn error(kind: &str, message: String, at: Timestamp) -> Option<PodNotificationError> {
     let type_: ErrorType = kind.parse().ok()?;
-    Some(PodNotificationError {
-        type_,
-        message,
-        timestamp: Time(at),
-    })
+    Some(PodNotificationError::new(type_, message, Time(at)))
 }
 
 /// The name of a signal's number; a number that has none is written as it is.

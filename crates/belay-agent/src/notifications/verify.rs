@@ -10,15 +10,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use belay_action::probe::{self, Course, Probe, Probed};
-use belay_action::{AttemptId, ContainerId, Report, Running, Target, TargetError};
+use belay_action::{AttemptId, ContainerId, Report, Running, TargetError};
+use belay_core::clock::LocalMillis;
 use belay_core::delivery::{Outcome, Verdict};
-use belay_runtime::RuntimeError;
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
 
-use super::action::{Came, FIRST_PAUSE, LONGEST_PAUSE, runs};
+use super::action::{Came, runs, target};
 use super::handler::{Action, Handler};
-use crate::clock::wall_millis;
+use crate::clock::{boot_millis, wall_millis};
 use crate::context::Context;
 
 /// All that a probe needs when its turn comes.
@@ -40,21 +39,31 @@ impl Verification {
     /// whoever takes the attempt up again.
     pub(crate) async fn of(self, came: Came) -> Came {
         match came {
-            Came::Ended(outcome) if outcome.verdict.succeeded() => {
-                Came::Ended(self.verified(outcome).await)
-            }
-            Came::Refused(_) | Came::Ended(_) | Came::Lost { .. } => came,
+            Came::Ended { outcome, begun } if outcome.verdict.succeeded() => Came::Ended {
+                outcome: self.verified(outcome, begun).await,
+                begun,
+            },
+            Came::Refused(_) | Came::Ended { .. } | Came::Lost { .. } => came,
         }
     }
 
-    async fn verified(self, outcome: Outcome) -> Outcome {
+    async fn verified(self, outcome: Outcome, begun: Option<LocalMillis>) -> Outcome {
         let Some(handler) = &self.handler else {
             return unverified(self.probed, outcome);
         };
         let Some(probe) = &handler.probe else {
             return outcome;
         };
-        let probed = self.probe(probe, handler.timeout, &outcome).await;
+        let course = |outcome| {
+            course(
+                outcome,
+                begun,
+                handler.timeout,
+                boot_millis(),
+                wall_millis(),
+            )
+        };
+        let probed = self.probe(probe, course(&outcome)).await;
         let verdict = match (verdict(probed, handler), &handler.action) {
             // What answers at the pod's address may be the successor already.
             (Verdict::Succeeded, Action::Exec { .. }) if !runs(&self.context, &self.id).await => {
@@ -69,28 +78,13 @@ impl Verification {
         }
     }
 
-    async fn probe(&self, probe: &Probe, timeout: Duration, outcome: &Outcome) -> Probed {
-        let Some(target) = self.target().await else {
+    async fn probe(&self, probe: &Probe, course: Course) -> Probed {
+        let Some(target) = target(&self.context, &self.id).await else {
             return Probed::TargetEnded;
         };
-        let course = course(outcome, timeout, wall_millis());
         // Boxed, because most actions have no probe and need no room for one.
         let run = probe::run(&*target, probe, &self.attempt, course, &self.cancel);
         Box::pin(run).await
-    }
-
-    /// The container, unless the runtime has forgotten it. One that cannot tell is asked again.
-    async fn target(&self) -> Option<Arc<dyn Target>> {
-        let mut pause = FIRST_PAUSE;
-        loop {
-            match self.context.runtime.target(&self.id).await {
-                Ok(target) => return Some(target),
-                Err(RuntimeError::NotFound { .. }) => return None,
-                Err(error) => warn!(container = %self.id, %error, "cannot be probed; trying again"),
-            }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
-        }
     }
 }
 
@@ -106,14 +100,30 @@ pub(crate) fn unverified(probed: bool, outcome: Outcome) -> Outcome {
     }
 }
 
-/// How far the action is. A clock that was set back cannot be before the handler's own end.
-fn course(outcome: &Outcome, timeout: Duration, now: i64) -> Course {
+/// How far the action is, at this time since boot and on the wall.
+///
+/// The runtime tells its own times on the wall, where the clock may be set. So where the start was
+/// seen the time since then is what the clock says that nobody sets; and a handler that succeeded has
+/// never taken more than its timeout, which the runtime keeps.
+fn course(
+    outcome: &Outcome,
+    begun: Option<LocalMillis>,
+    timeout: Duration,
+    boot: LocalMillis,
+    wall: i64,
+) -> Course {
+    let span = |from: i64, to: i64| {
+        Duration::from_millis(u64::try_from(to.saturating_sub(from)).unwrap_or(0))
+    };
     let started = outcome.started.unwrap_or(outcome.finished);
-    let since = |millis: i64| Duration::from_millis(u64::try_from(millis - started).unwrap_or(0));
-    let handled = since(outcome.finished);
+    let told = span(started, outcome.finished).min(timeout);
+    let now = match begun {
+        Some(begun) => span(begun, boot),
+        None => told.saturating_add(span(outcome.finished, wall)),
+    };
     Course {
-        handled,
-        now: since(now).max(handled),
+        handled: told.min(now),
+        now,
         end: timeout,
     }
 }
@@ -204,16 +214,30 @@ mod tests {
     #[test]
     fn the_time_is_counted_from_the_start_of_the_handler() {
         let limit = Duration::from_secs(7);
-        let at = |now| {
-            let course = course(&outcome(Some(5_000), 6_500), limit, now);
+        let at = |wall| {
+            let course = course(&outcome(Some(5_000), 6_500), None, limit, 0, wall);
             (course.handled.as_millis(), course.now.as_millis())
         };
         assert_eq!(at(6_600), (1_500, 1_600));
         assert_eq!(at(60_000), (1_500, 55_000));
         // A clock that was set back.
         assert_eq!(at(1_000), (1_500, 1_500));
-        assert_eq!(course(&outcome(None, 3), limit, 4).handled, Duration::ZERO);
-        assert_eq!(course(&outcome(None, 3), limit, 4).end, limit);
+        let unknown = course(&outcome(None, 3), None, limit, 0, 4);
+        assert_eq!((unknown.handled, unknown.end), (Duration::ZERO, limit));
+    }
+
+    #[test]
+    fn a_clock_that_is_set_while_the_handler_runs_takes_and_gives_no_time() {
+        let limit = Duration::from_secs(7);
+        // Started at 100 since boot, ended 1.5 s later; the clock was set an hour on or back.
+        for finished in [5_000 + 3_600_000, 5_000 - 3_600_000] {
+            let outcome = outcome(Some(5_000), finished);
+            let seen = course(&outcome, Some(100), limit, 1_600, finished);
+            assert_eq!(seen.now.as_millis(), 1_500);
+            assert!(seen.handled <= seen.now);
+            let found = course(&outcome, None, limit, 1_600, finished);
+            assert!(found.handled <= limit && found.now == found.handled);
+        }
     }
 
     #[test]

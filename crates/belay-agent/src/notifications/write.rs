@@ -9,6 +9,7 @@ use tracing::{debug, warn};
 
 use super::errand::Errand;
 use crate::context::Context;
+use crate::lookup::is_gone;
 
 /// What became of a write.
 #[derive(Debug)]
@@ -17,6 +18,35 @@ pub(crate) enum Written<E> {
     Landed(Box<E>),
     /// It is not, or nobody knows; the object as read afterwards, `None` when it is gone.
     Refused(Option<Box<E>>),
+    /// The server does not take it, whatever becomes of the object; as read afterwards.
+    Denied { code: u16, object: Box<E> },
+}
+
+/// Why a write did not land.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Failure {
+    /// The object is another one by now, or gone.
+    Stale,
+    /// The server does not take it.
+    Denied { code: u16 },
+    /// Nobody knows whether it arrived, or it did not.
+    Unanswered,
+}
+
+impl Failure {
+    fn of(error: &Error, name: &str) -> Self {
+        let Error::Api(status) = error else {
+            return Failure::Unanswered;
+        };
+        match status.code {
+            409 => Failure::Stale,
+            404 if is_gone(error, name) => Failure::Stale,
+            // The kind is not served, or not now; too slow; too many.
+            404 | 408 | 429 => Failure::Unanswered,
+            code @ 400..500 => Failure::Denied { code },
+            _ => Failure::Unanswered,
+        }
+    }
 }
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -45,8 +75,8 @@ pub(crate) async fn put<E: Errand>(context: &Context, object: &E) -> Written<E> 
             Ok(written) => return Written::Landed(Box::new(written)),
             Err(error) => error,
         };
-        let stale = matches!(&error, Error::Api(status) if matches!(status.code, 404 | 409));
-        if stale {
+        let failure = Failure::of(&error, &name);
+        if failure == Failure::Stale {
             debug!(namespace, name, %error, "a status write came too late");
         } else {
             warn!(namespace, name, %error, "a status could not be written; reading it again");
@@ -58,12 +88,13 @@ pub(crate) async fn put<E: Errand>(context: &Context, object: &E) -> Written<E> 
             return Written::Refused(None);
         };
         let unchanged = read.meta().resource_version == object.meta().resource_version;
-        let rejected = matches!(&error, Error::Api(status) if (400..500).contains(&status.code));
-        if unchanged && !rejected {
+        let read = Box::new(read);
+        return match failure {
             // It never arrived.
-            continue;
-        }
-        return Written::Refused(Some(Box::new(read)));
+            Failure::Unanswered if unchanged => continue,
+            Failure::Unanswered | Failure::Stale => Written::Refused(Some(read)),
+            Failure::Denied { code } => Written::Denied { code, object: read },
+        };
     }
 }
 
@@ -74,9 +105,10 @@ async fn read<E: Errand>(
     pause: &mut Duration,
 ) -> Option<E> {
     loop {
-        let read = api.get_opt(name).await;
-        match read.and_then(|read| Ok(read.map(Lenient::read).transpose()?)) {
-            Ok(object) => return object,
+        let read = api.get(name).await;
+        match read.and_then(|object| Ok(object.read()?)) {
+            Ok(object) => return Some(object),
+            Err(error) if is_gone(&error, name) => return None,
             Err(error) => {
                 warn!(namespace, name, %error, "cannot be read; trying again");
                 tokio::time::sleep(*pause).await;
@@ -105,8 +137,18 @@ mod tests {
         let body = json!({
             "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
             "message": "refused", "reason": if code == 404 { "NotFound" } else { "Refused" },
+            "details": {"name": "n", "group": "apps.k8s.io", "kind": "podnotifications"},
         });
         Reply::Answer(code, body)
+    }
+
+    /// What a server says that has no such kind, or a proxy that has no such path.
+    fn not_served() -> Reply {
+        let body = json!({
+            "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404,
+            "message": "the server could not find the requested resource", "reason": "NotFound",
+        });
+        Reply::Answer(404, body)
     }
 
     fn here(uid: &str, version: &str) -> Reply {
@@ -123,6 +165,7 @@ mod tests {
         let (object, landed) = match put(&context, &object).await {
             Written::Landed(object) => (Some(object), true),
             Written::Refused(object) => (object, false),
+            Written::Denied { object, .. } => (Some(object), false),
         };
         let asked = script
             .asked()
@@ -162,11 +205,41 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_kind_that_is_not_served_is_waited_for() {
+        let replies = vec![not_served(), not_served(), here("u", "5"), here("u", "6")];
+        let (version, landed, asked) = put_against(replies).await;
+        assert_eq!((version.as_deref(), landed), (Some("6"), true));
+        assert_eq!(asked, ["PUT", "GET", "GET", "PUT"]);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_has_no_time_is_asked_again() {
+        for code in [408, 429] {
+            let replies = vec![refusal(code), here("u", "5"), here("u", "6")];
+            let (version, landed, _) = put_against(replies).await;
+            assert_eq!((version.as_deref(), landed), (Some("6"), true));
+        }
+    }
+
+    #[tokio::test]
     async fn a_write_whose_answer_was_lost_is_not_repeated() {
         let (version, landed, asked) =
             put_against(vec![Reply::Broken, refusal(503), here("u", "6")]).await;
         assert_eq!((version.as_deref(), landed), (Some("6"), false));
         assert_eq!(asked, ["PUT", "GET", "GET"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_that_nobody_answers_is_asked_after_and_repeated() {
+        let replies = vec![
+            Reply::Silence,
+            Reply::Silence,
+            here("u", "5"),
+            here("u", "6"),
+        ];
+        let (version, landed, asked) = put_against(replies).await;
+        assert_eq!((version.as_deref(), landed), (Some("6"), true));
+        assert_eq!(asked, ["PUT", "GET", "GET", "PUT"]);
     }
 
     #[tokio::test]

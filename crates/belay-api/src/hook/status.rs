@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Handler, MAX_CONTAINERS};
 use crate::notification::UnknownErrorType;
+use crate::text::cut;
 
 /// How large the status of a hook may be as JSON. A stock server refuses objects beyond 1.5 MiB, and
 /// a status is not all there is of one.
@@ -300,20 +301,11 @@ impl HookError {
         self
     }
 
-    fn shorten(&mut self, limit: usize) {
+    /// Cuts each of its texts to at most so many bytes.
+    pub fn shorten(&mut self, limit: usize) {
         for text in [&mut self.message, &mut self.reason].into_iter().flatten() {
             cut(text, limit);
         }
-    }
-}
-
-/// Cuts a text to at most so many bytes, and says so.
-fn cut(text: &mut String, limit: usize) {
-    const MORE: &str = "...";
-    if text.len() > limit {
-        let end = text.floor_char_boundary(limit.saturating_sub(MORE.len()));
-        text.truncate(end);
-        text.push_str(MORE);
     }
 }
 

@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::reasons;
+use crate::text::cut;
 
 /// The current state of a PodNotification.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -225,6 +226,29 @@ pub struct PodNotificationError {
 
     /// When the error occurred.
     pub timestamp: Time,
+}
+
+impl PodNotificationError {
+    /// Longest message of an error, in bytes. A status holds one for each container, and is to fit
+    /// into what a server takes.
+    pub const LONGEST_MESSAGE: usize = 1024;
+
+    /// An error. Its message is cut to the longest.
+    #[must_use]
+    pub fn new(type_: ErrorType, message: impl Into<String>, timestamp: Time) -> Self {
+        let mut error = Self {
+            type_,
+            message: message.into(),
+            timestamp,
+        };
+        error.shorten(Self::LONGEST_MESSAGE);
+        error
+    }
+
+    /// Cuts the message to at most so many bytes.
+    pub fn shorten(&mut self, limit: usize) {
+        cut(&mut self.message, limit);
+    }
 }
 
 /// Ways in which a notification fails.

@@ -220,11 +220,7 @@ fn ended(object: &PodNotification, verdict: &Verdict, now: Timestamp) -> Option<
         ),
         Verdict::Leave | Verdict::LookAgain { .. } | Verdict::Collect => return None,
     };
-    let error = PodNotificationError {
-        type_,
-        message,
-        timestamp: Time(now),
-    };
+    let error = PodNotificationError::new(type_, message, Time(now));
     let mut object = object.clone();
     let status = object.status.get_or_insert_default();
     status.state = State::Failed;

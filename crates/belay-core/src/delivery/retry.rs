@@ -104,7 +104,10 @@ fn is_worth_another(verdict: &Verdict) -> bool {
         | Verdict::Interrupted
         | Verdict::Runtime { .. } => true,
         // An attempt has all the time that is left, so none is left after one that timed out.
-        Verdict::TimedOut { .. } | Verdict::LeftRunning { .. } => false,
+        Verdict::TimedOut { .. }
+        | Verdict::LeftRunning { .. }
+        | Verdict::Unconfirmed { .. }
+        | Verdict::NoAnswer { .. } => false,
         Verdict::Succeeded
         | Verdict::PodNotFound
         | Verdict::PodTerminating

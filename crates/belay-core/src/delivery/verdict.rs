@@ -31,6 +31,16 @@ pub enum Verdict {
         /// The timeout, in seconds.
         seconds: u64,
     },
+    /// The runtime did not say in time whether it had sent the signal.
+    Unconfirmed {
+        /// The timeout, in seconds.
+        seconds: u64,
+    },
+    /// A request was not answered in time.
+    NoAnswer {
+        /// The timeout, in seconds.
+        seconds: u64,
+    },
     /// The handler did what it should, and its probe did not succeed within the timeout.
     ProbeTimedOut {
         /// The timeout, in seconds.
@@ -73,7 +83,8 @@ pub enum Verdict {
         /// What failed.
         message: String,
     },
-    /// It may not be run: what the pod declares now is not what it was created with.
+    /// It may not be run: what the pod declares now is not what it was created with, or the claim
+    /// names another pod's container.
     Forbidden {
         /// Why.
         message: String,
@@ -96,6 +107,8 @@ impl Verdict {
             | Verdict::CheckFailed { .. } => Some("HandlerFailed"),
             Verdict::TimedOut { .. }
             | Verdict::LeftRunning { .. }
+            | Verdict::Unconfirmed { .. }
+            | Verdict::NoAnswer { .. }
             | Verdict::ProbeTimedOut { .. } => Some("HandlerTimeout"),
             Verdict::PodNotFound => Some("PodNotFound"),
             Verdict::PodTerminating => Some("PodTerminating"),
@@ -122,6 +135,8 @@ impl Verdict {
             | Verdict::Signaled { .. }
             | Verdict::TimedOut { .. }
             | Verdict::LeftRunning { .. }
+            | Verdict::Unconfirmed { .. }
+            | Verdict::NoAnswer { .. }
             | Verdict::ProbeTimedOut { .. }
             | Verdict::StartFailed { .. }
             | Verdict::CheckFailed { .. }
@@ -145,6 +160,8 @@ impl Verdict {
             | Verdict::Exited { .. }
             | Verdict::TimedOut { .. }
             | Verdict::LeftRunning { .. }
+            | Verdict::Unconfirmed { .. }
+            | Verdict::NoAnswer { .. }
             | Verdict::ProbeTimedOut { .. }
             | Verdict::StartFailed { .. }
             | Verdict::CheckFailed { .. }
@@ -174,6 +191,11 @@ impl Verdict {
                 "the handler ran longer than its timeout of {seconds} s; it could not be killed and may \
                  still be running"
             ),
+            Verdict::Unconfirmed { seconds } => format!(
+                "the runtime did not confirm within {seconds} s that the signal was delivered; it may \
+                 have been"
+            ),
+            Verdict::NoAnswer { seconds } => format!("no answer within {seconds} s"),
             Verdict::ProbeTimedOut { seconds, last } => match last {
                 Some(last) => {
                     format!("the probe did not succeed within {seconds} s; last: {last}")
@@ -231,6 +253,8 @@ mod tests {
                 survivors: vec![],
             },
             Verdict::LeftRunning { seconds: 1 },
+            Verdict::Unconfirmed { seconds: 1 },
+            Verdict::NoAnswer { seconds: 1 },
             Verdict::ProbeTimedOut {
                 seconds: 1,
                 last: None,

@@ -260,7 +260,9 @@ impl Target for CriTarget {
         let exec = self.exec(attempt);
         let (traces, boot_id) = (exec.traces.clone(), self.shared.boot_id.clone());
         let ended = blocking(move || {
-            let ended = matches!(traces.read(&boot_id)?, Traces::Ended(_) | Traces::Failed(_));
+            let read = traces.read(&boot_id)?;
+            // What another boot left has ended, too, whatever is known of its end.
+            let ended = matches!(read, Traces::Ended(_) | Traces::Failed(_) | Traces::Past);
             Ok((ended, traces.has_output()))
         });
         match ended.await {

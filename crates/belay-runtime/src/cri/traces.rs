@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Only `boot` is synced, once per container: after a power failure no container is what it was,
-//! and that is all one has to know of its execs.
+//! and that is all one has to know of its execs. A file that the failure tore counts as not written.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -176,13 +176,19 @@ impl AttemptTraces {
                 Some(false) => Traces::Unknown,
             });
         }
-        if let Some(exit) = self.record(instance::EXIT, Exit::from_record)? {
-            return Ok(Traces::Ended(exit));
+        let here = same_boot == Some(true);
+        let whole = |error: &RuntimeError| here || !matches!(error, RuntimeError::Damaged { .. });
+        match self.record(instance::EXIT, Exit::from_record) {
+            Ok(Some(exit)) => return Ok(Traces::Ended(exit)),
+            Err(error) if whole(&error) => return Err(error),
+            Ok(None) | Err(_) => {}
         }
-        if let Some(error) = self.record(instance::START_ERROR, StartError::from_record)? {
-            return Ok(Traces::Failed(error));
+        match self.record(instance::START_ERROR, StartError::from_record) {
+            Ok(Some(error)) => return Ok(Traces::Failed(error)),
+            Err(error) if whole(&error) => return Err(error),
+            Ok(None) | Err(_) => {}
         }
-        if same_boot != Some(true) {
+        if !here {
             return Ok(Traces::Past);
         }
         let timeout = self.record(instance::STARTING, |record| {
@@ -352,6 +358,19 @@ mod tests {
         assert_eq!(attempt.read(BOOT_ID).unwrap(), Traces::Past);
         attempt.write_exit(&exit()).unwrap();
         assert_eq!(attempt.read(BOOT_ID).unwrap(), Traces::Ended(exit()));
+    }
+
+    #[test]
+    fn what_a_power_failure_tore_counts_as_not_written() {
+        for name in [instance::EXIT, instance::START_ERROR] {
+            let (_root, container, attempt) = traces();
+            container.prepare("boot-0").unwrap();
+            attempt.make().unwrap();
+            for torn in ["", "rubbish", "\0\0\0\0"] {
+                fs::write(attempt.dir().join(name), torn).unwrap();
+                assert_eq!(attempt.read(BOOT_ID).unwrap(), Traces::Past, "{torn:?}");
+            }
+        }
     }
 
     #[test]

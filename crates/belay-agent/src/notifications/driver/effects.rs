@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use belay_action::{AttemptId, ContainerId};
+use belay_action::{AttemptId, ContainerId, Incarnation};
 use belay_core::delivery::{Conclusion, Delivery, Phase, Record, Trace, attempt_id};
 use futures::future::FutureExt as _;
 use jiff::Timestamp;
@@ -45,9 +45,21 @@ impl<E: Errand> Driver<E> {
             return;
         };
         object.claim(self.author(), record, Timestamp::now());
-        let context = Arc::clone(&self.context);
+        let write = self.put(object);
         self.happenings
-            .push(async move { Happening::Claimed(write::put(&context, &*object).await) }.boxed());
+            .push(async move { Happening::Claimed(write.await) }.boxed());
+    }
+
+    /// Writes the status of an object, after a pause if the server has not taken the last one.
+    fn put(&self, object: Box<E>) -> impl Future<Output = Written<E>> + Send + use<E> {
+        let context = Arc::clone(&self.context);
+        let pause = self.denials.pause();
+        async move {
+            if !pause.is_zero() {
+                tokio::time::sleep(pause).await;
+            }
+            write::put(&context, &*object).await
+        }
     }
 
     /// Tells what is under way, if that is something new.
@@ -63,9 +75,9 @@ impl<E: Errand> Driver<E> {
             return;
         }
         self.pace.busy = true;
-        let context = Arc::clone(&self.context);
-        let write = async move { Happening::Progressed(write::put(&context, &*object).await) };
-        self.happenings.push(write.boxed());
+        let write = self.put(object);
+        self.happenings
+            .push(async move { Happening::Progressed(write.await) }.boxed());
     }
 
     pub(super) fn report(&mut self, conclusion: Conclusion) {
@@ -79,10 +91,13 @@ impl<E: Errand> Driver<E> {
             return self.happenings.push(gone.boxed());
         };
         object.conclude(self.author(), &conclusion, &self.handlers, Timestamp::now());
+        if self.denials.brief {
+            object.shorten();
+        }
         self.concluded = Some(conclusion);
-        let context = Arc::clone(&self.context);
+        let write = self.put(object);
         self.happenings
-            .push(async move { Happening::Reported(write::put(&context, &*object).await) }.boxed());
+            .push(async move { Happening::Reported(write.await) }.boxed());
     }
 
     /// Drops the runtime's record of an attempt that has a successor.
@@ -91,7 +106,7 @@ impl<E: Errand> Driver<E> {
         if let Some((id, attempt)) = self.ids(container, attempt).filter(|_| traceable) {
             let context = Arc::clone(&self.context);
             tokio::spawn(async move {
-                if let Ok(target) = context.runtime.target(&id).await {
+                if let Ok(target) = context.runtime.target(&id.id).await {
                     target.forget(&attempt).await;
                 }
             });
@@ -143,24 +158,30 @@ impl<E: Errand> Driver<E> {
         self.happenings.push(write.boxed());
     }
 
-    /// Removes what is kept on the node, once nothing is on its way any more. Returns whether that
-    /// has been arranged.
-    pub(super) fn forgotten(&mut self) -> bool {
-        if self.lane.busy {
-            return false;
-        }
+    /// Removes what is kept on the node; asked for when nothing is on its way any more. Given up, it
+    /// goes on by itself.
+    pub(super) async fn forgotten(&mut self) {
         if let Some(record) = self.forget.take() {
             let (context, uid) = (Arc::clone(&self.context), self.about.uid.clone());
-            tokio::spawn(forget(context, E::JOURNAL, uid, record));
+            if let Err(error) = tokio::spawn(forget(context, E::JOURNAL, uid, record)).await {
+                warn!(%error, "records of a delivery stay");
+            }
         }
-        true
     }
 
-    fn ids(&self, container: &str, attempt: u32) -> Option<(ContainerId, AttemptId)> {
+    /// The incarnation that the record names, and the attempt.
+    fn ids(&self, container: &str, attempt: u32) -> Option<(Incarnation, AttemptId)> {
         let id = self.container_id(container)?;
         let attempt = attempt_id(&self.about.uid, container, attempt);
         match (ContainerId::new(&id), AttemptId::new(&attempt)) {
-            (Ok(id), Ok(attempt)) => Some((id, attempt)),
+            (Ok(id), Ok(attempt)) => {
+                let incarnation = Incarnation {
+                    pod_uid: self.about.record.pod_uid.clone(),
+                    container: container.to_owned(),
+                    id,
+                };
+                Some((incarnation, attempt))
+            }
             (Err(error), _) | (_, Err(error)) => {
                 warn!(%error, "a record names what cannot be an ID");
                 None
@@ -258,7 +279,7 @@ impl<E: Errand> Driver<E> {
             _permit: permit,
             _counted: Some(Counted::new(&self.context.metrics.running)),
         };
-        let verification = self.verification(&container, &id, &attempt_id);
+        let verification = self.verification(&container, &id.id, &attempt_id);
         let (context, cancel) = (Arc::clone(&self.context), verification.cancel.clone());
         self.context.metrics.attempts.inc();
         handler.until = until;
@@ -326,22 +347,17 @@ impl<E: Errand> Driver<E> {
             _permit: Arc::clone(&self.context.slots).try_acquire_owned().ok(),
             _counted: None,
         };
-        let verification = self.verification(&container, &id, &attempt_id);
+        let verification = self.verification(&container, &id.id, &attempt_id);
         let (context, cancel) = (Arc::clone(&self.context), verification.cancel.clone());
         let handler = verification.handler.clone();
         let follow = async move {
-            match context.runtime.target(&id).await {
-                Ok(target) => {
-                    let handler = handler.as_ref();
-                    action::follow(&context, &target, running, &attempt_id, handler, cancel).await
-                }
-                Err(error) => {
-                    warn!(container = %id, %error, "cannot be followed");
-                    Came::Lost {
-                        same_incarnation: false,
-                    }
-                }
-            }
+            let Some(target) = action::target(&context, &id.id).await else {
+                return Came::Lost {
+                    same_incarnation: false,
+                };
+            };
+            let handler = handler.as_ref();
+            action::follow(&context, &target, running, &attempt_id, handler, cancel).await
         };
         self.act(container, attempt, held, follow, verification);
     }
@@ -400,7 +416,10 @@ impl Drop for Counted {
     }
 }
 
+/// The journal first: who finds it looks for attempts, and would take those that the runtime has
+/// forgotten for interrupted.
 async fn forget(context: Arc<Context>, kind: &'static str, uid: String, record: Option<Record>) {
+    context.journal.forget_started(kind, &uid).await;
     let entries = record.map(|record| record.entries).unwrap_or_default();
     for (container, entry) in entries.iter().filter(|(_, entry)| entry.traceable) {
         let Some(Ok(id)) = entry.container_id.as_ref().map(ContainerId::new) else {
@@ -416,5 +435,4 @@ async fn forget(context: Arc<Context>, kind: &'static str, uid: String, record: 
             }
         }
     }
-    context.journal.forget_started(kind, &uid).await;
 }

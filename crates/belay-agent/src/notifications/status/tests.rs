@@ -1,4 +1,5 @@
 use super::*;
+use crate::notifications::errand::Errand as _;
 use belay_core::delivery::Outcome;
 use serde_json::{Value, json};
 
@@ -229,4 +230,32 @@ fn what_no_agent_runs_says_what_is_not_promised_from_its_claim_on() {
     let concluded = remote.concluded(&before, &ran, &handlers(), now());
     assert_eq!(told(&concluded), expected);
     assert!(told(&AUTHOR.claimed(&before, &record, now())).is_empty());
+}
+
+#[test]
+fn a_message_of_any_length_fits_into_a_status() {
+    let message = "\u{e9}".repeat(50_000);
+    let failed = Verdict::CheckFailed { message };
+    let conclusion = Conclusion::Ran(record(&[("main", true, failed)]));
+    let before = PodNotificationStatus::default();
+    let status = AUTHOR.concluded(&before, &conclusion, &handlers(), now());
+    let own = status.error.unwrap().message;
+    let of_container = status.containers[0].error.clone().unwrap().message;
+    for message in [own, of_container] {
+        assert!((1000..=1024).contains(&message.len()), "{}", message.len());
+    }
+}
+
+#[test]
+fn a_result_in_few_words_has_no_output_and_short_messages() {
+    let message = "m".repeat(1000);
+    let conclusion = Conclusion::Ran(record(&[("main", true, Verdict::CheckFailed { message })]));
+    let mut object = object(json!({}));
+    object.conclude(AUTHOR, &conclusion, &handlers(), now());
+    object.shorten();
+    let status = object.status.unwrap();
+    assert_eq!(status.containers[0].output, None);
+    let own = status.error.unwrap().message;
+    let of_container = status.containers[0].error.clone().unwrap().message;
+    assert_eq!((own.len(), of_container.len()), (200, 200));
 }
