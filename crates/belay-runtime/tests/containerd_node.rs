@@ -463,7 +463,7 @@ async fn containers_with_large_environments_are_listed_and_their_logs_bounded() 
             ids.push(soon(bench.runtime.start(&config)).await.unwrap());
         }
         let listed = soon(bench.runtime.list()).await.unwrap();
-        let listed: Vec<_> = listed.into_iter().map(|state| state.id).collect();
+        let listed: Vec<_> = listed.states.into_iter().map(|state| state.id).collect();
         ids.sort_unstable();
         assert_eq!(listed, ids);
         soon(bench.runtime.bound_logs()).await.unwrap();
