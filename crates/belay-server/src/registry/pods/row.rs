@@ -273,7 +273,7 @@ mod tests {
                 ["1/2", "Running", "0"],
             ),
             (
-                [setup.clone(), restarted(runs("proxy", true), 2)],
+                [setup, restarted(runs("proxy", true), 2)],
                 &crashing,
                 ["1/2", "CrashLoopBackOff", "5 (30s ago)"],
             ),
