@@ -128,8 +128,10 @@ enum Happening {
         /// Whether it was the status of the pod's end.
         over: bool,
     },
-    /// Nothing of the pod is left in the runtime.
-    TornDown,
+    /// Nothing of the pod is left in the runtime that was there when this was asked for.
+    TornDown {
+        round: u32,
+    },
     Deleted(Reported),
 }
 
@@ -426,9 +428,9 @@ impl Worker {
                 image,
                 outcome,
             } => self.launched(pod, &container, image, outcome),
-            Happening::TornDown => {
+            Happening::TornDown { round } => {
                 if let Some(ending) = &mut self.ending {
-                    ending.torn_down();
+                    ending.torn_down(round);
                 }
             }
             Happening::Exited {

@@ -35,6 +35,8 @@ pub(super) struct Ending {
     /// Whether the final status has been reported, or nobody is left to report it to.
     pub(super) told: bool,
     down: Down,
+    /// Counts how often the runtime was asked to forget: what came late is asked for once more.
+    round: u32,
     pub(super) deleting: bool,
     /// Whether the object has been deleted as far as this node can.
     pub(super) deleted: bool,
@@ -49,8 +51,10 @@ enum Down {
 }
 
 impl Ending {
-    pub(super) fn torn_down(&mut self) {
-        self.down = Down::Yes;
+    pub(super) fn torn_down(&mut self, round: u32) {
+        if matches!(self.down, Down::UnderWay { .. }) && self.round == round {
+            self.down = Down::Yes;
+        }
     }
 
     /// The runtime has something more to forget.
@@ -139,14 +143,17 @@ impl Worker {
             }
             Down::No => {
                 let since = Instant::now();
+                let mut round = 0;
                 if let Some(ending) = &mut self.ending {
                     ending.down = Down::UnderWay { since };
+                    ending.round = ending.round.wrapping_add(1);
+                    round = ending.round;
                 }
                 let (context, uid) = (Arc::clone(&self.context), self.uid.clone());
                 let ids = self.incarnations();
                 let down = async move {
                     tear_down(&context, &uid, ids).await;
-                    Happening::TornDown
+                    Happening::TornDown { round }
                 };
                 self.happenings.push(down.boxed());
                 false
@@ -185,6 +192,7 @@ impl Worker {
             asked: grace,
             told,
             down: Down::No,
+            round: 0,
             deleting: false,
             deleted: false,
         });
