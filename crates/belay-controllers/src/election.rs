@@ -24,12 +24,12 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::{Api, PostParams};
 use kube::{Client, ResourceExt as _};
-use rustix::time::{ClockId, clock_gettime};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::Metrics;
+use crate::clock::boot_millis as now;
 pub use mandate::Mandate;
 
 /// How long the work may take to end before it is dropped where it stands.
@@ -329,13 +329,6 @@ fn seen(lease: &Lease) -> Seen {
         version: lease.resource_version().unwrap_or_default(),
         duration: i64::from(seconds) * 1000,
     }
-}
-
-fn now() -> LocalMillis {
-    let time = clock_gettime(ClockId::Boottime);
-    time.tv_sec
-        .saturating_mul(1000)
-        .saturating_add(time.tv_nsec / 1_000_000)
 }
 
 fn between(from: LocalMillis, to: LocalMillis) -> Duration {

@@ -44,6 +44,7 @@ use decide::{Facts, Progress, Verdict};
 pub use record::Expires;
 use tracker::{Key, Now, Source, Tracker};
 
+use crate::clock::Clock;
 use crate::watching::Events;
 use crate::{Controllers, event, objects, watching};
 
@@ -55,7 +56,11 @@ const RETRY: Duration = Duration::from_secs(1);
 const CONCURRENT: usize = 16;
 
 /// Runs until `shutdown`.
-pub async fn run<K: Expires>(controllers: Controllers, shutdown: CancellationToken) {
+pub(crate) async fn run<K: Expires>(
+    controllers: Controllers,
+    clock: Clock,
+    shutdown: CancellationToken,
+) {
     let client = &controllers.client;
     let mut open = selected::<K>(client, K::OPEN);
     let mut collectable = match K::COLLECTABLE {
@@ -77,34 +82,34 @@ pub async fn run<K: Expires>(controllers: Controllers, shutdown: CancellationTok
         tokio::select! {
             () = shutdown.cancelled() => return,
             Some(event) = open.next() => {
-                object_event(&mut trackers.open, &mut told, event);
+                object_event(&mut trackers.open, &mut told, event, clock.now());
             }
             Some(event) = collectable.next() => {
-                object_event(&mut trackers.collectable, &mut told, event);
+                object_event(&mut trackers.collectable, &mut told, event, clock.now());
             }
-            Some(event) = nodes.next() => lease_event(&mut trackers.open, Source::Node, event),
-            Some(event) = roles.next() => lease_event(&mut trackers.open, Source::Role, event),
+            Some(event) = nodes.next() => lease_event(&mut trackers.open, Source::Node, event, clock.now()),
+            Some(event) = roles.next() => lease_event(&mut trackers.open, Source::Role, event, clock.now()),
             () = timer => {}
         }
         // Everything that is known already counts before anything is judged.
         while let Some(Some(event)) = open.next().now_or_never() {
-            object_event(&mut trackers.open, &mut told, event);
+            object_event(&mut trackers.open, &mut told, event, clock.now());
         }
         while let Some(Some(event)) = collectable.next().now_or_never() {
-            object_event(&mut trackers.collectable, &mut told, event);
+            object_event(&mut trackers.collectable, &mut told, event, clock.now());
         }
         while let Some(Some(event)) = nodes.next().now_or_never() {
-            lease_event(&mut trackers.open, Source::Node, event);
+            lease_event(&mut trackers.open, Source::Node, event, clock.now());
         }
         while let Some(Some(event)) = roles.next().now_or_never() {
-            lease_event(&mut trackers.open, Source::Role, event);
+            lease_event(&mut trackers.open, Source::Role, event, clock.now());
         }
-        let due = trackers.due(Now::read());
+        let due = trackers.due(clock.now());
         if due.is_empty() {
             continue;
         }
         let judged = futures::stream::iter(due)
-            .map(|key| judge::<K>(&controllers, &trackers.open, key))
+            .map(|key| judge::<K>(&controllers, &clock, &trackers.open, key))
             .buffer_unordered(CONCURRENT)
             .collect::<Vec<_>>();
         let judged = tokio::select! {
@@ -186,18 +191,19 @@ fn object_event<K: Expires>(
     tracker: &mut Tracker,
     told: &mut watching::Told,
     event: watcher::Result<Event<K>>,
+    now: Now,
 ) {
     match event {
         Ok(Event::Init) => tracker.listing(),
         Ok(Event::InitApply(object)) => {
             if let Some(facts) = object.facts() {
-                tracker.listed(record::key(&object), facts, Now::read());
+                tracker.listed(record::key(&object), facts, now);
             }
         }
         Ok(Event::InitDone) => tracker.listing_done(),
         Ok(Event::Apply(object)) => {
             if let Some(facts) = object.facts() {
-                tracker.applied(record::key(&object), facts, Now::read());
+                tracker.applied(record::key(&object), facts, now);
             }
         }
         Ok(Event::Delete(object)) => tracker.forget(&record::key(&object)),
@@ -205,11 +211,16 @@ fn object_event<K: Expires>(
     }
 }
 
-fn lease_event(tracker: &mut Tracker, source: Source, event: watcher::Result<Event<Heartbeat>>) {
+fn lease_event(
+    tracker: &mut Tracker,
+    source: Source,
+    event: watcher::Result<Event<Heartbeat>>,
+    now: Now,
+) {
     match event {
         Ok(Event::Apply(lease) | Event::InitApply(lease)) => {
             let name = lease.name_any();
-            tracker.heartbeat(source, &name, lease.spec.renew_time, Now::read());
+            tracker.heartbeat(source, &name, lease.spec.renew_time, now);
         }
         // A lease that is gone is not renewed any more; its silence goes on growing.
         Ok(Event::Delete(_) | Event::Init | Event::InitDone) => {}
@@ -221,6 +232,7 @@ fn lease_event(tracker: &mut Tracker, source: Source, event: watcher::Result<Eve
 /// it was not settled.
 async fn judge<K: Expires>(
     controllers: &Controllers,
+    clock: &Clock,
     tracker: &Tracker,
     key: Key,
 ) -> Option<(Key, Facts)> {
@@ -236,7 +248,7 @@ async fn judge<K: Expires>(
         }
     };
     let facts = object.facts()?;
-    let verdict = tracker.verdict(&facts, Now::read());
+    let verdict = tracker.verdict(&facts, clock.now());
     let written = match &verdict {
         Verdict::Leave => return None,
         Verdict::LookAgain { .. } => return Some((key, facts)),

@@ -46,25 +46,27 @@ use jiff::Timestamp;
 use kube::api::Api;
 use kube::runtime::watcher::{self, Event};
 use kube::{Client, ResourceExt as _};
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
+use crate::clock::Clock;
 use crate::expiry::decide::Facts;
-use crate::expiry::tracker::{Key, Now, Tracker};
+use crate::expiry::tracker::{Key, Tracker};
 use crate::watching::{self, Events, next, watch, watch_all};
 use crate::{Controllers, Metrics};
 use ledger::{Ledger, Op};
 use pods::SlimPod;
 use work::{Creation, Done, RETRY};
 
-/// How many children are created and let go at once.
+/// How many children are created at once, and how many are let go.
 const CONCURRENT: usize = 16;
 
 /// Runs until `shutdown`.
-pub async fn run(controllers: Controllers, shutdown: CancellationToken) {
+pub(crate) async fn run(controllers: Controllers, clock: Clock, shutdown: CancellationToken) {
     while !shutdown.is_cancelled() {
-        let session = Session::new(controllers.client.clone(), Arc::clone(&controllers.metrics));
+        let session = Session::new(&controllers, clock.clone());
         tokio::select! {
             () = shutdown.cancelled() => return controllers.metrics.pending(0),
             () = session.run() => {}
@@ -81,23 +83,32 @@ pub async fn run(controllers: Controllers, shutdown: CancellationToken) {
 struct Session {
     client: Client,
     metrics: Arc<Metrics>,
+    clock: Clock,
     ledger: Ledger,
     tracker: Tracker,
-    /// Creations and releases, bounded.
-    bounded: FuturesUnordered<BoxFuture<'static, Done>>,
+    /// Bounded.
+    creations: FuturesUnordered<BoxFuture<'static, Done>>,
+    /// Releases and collections. They do not share in the bound of creations, which must not wait for
+    /// what can never be let go.
+    leaving: FuturesUnordered<BoxFuture<'static, Done>>,
+    /// For what is leaving.
+    slots: Arc<Semaphore>,
     /// Work of which there is at most one piece for each Notification.
     single: FuturesUnordered<BoxFuture<'static, Done>>,
     told: watching::Told,
 }
 
 impl Session {
-    fn new(client: Client, metrics: Arc<Metrics>) -> Self {
+    fn new(controllers: &Controllers, clock: Clock) -> Self {
         Self {
-            client,
-            metrics,
-            ledger: Ledger::default(),
+            client: controllers.client.clone(),
+            metrics: Arc::clone(&controllers.metrics),
+            ledger: Ledger::new(clock.clone()),
+            clock,
             tracker: Tracker::new(Instant::now()),
-            bounded: FuturesUnordered::new(),
+            creations: FuturesUnordered::new(),
+            leaving: FuturesUnordered::new(),
+            slots: Arc::new(Semaphore::new(CONCURRENT)),
             single: FuturesUnordered::new(),
             told: watching::Told::default(),
         }
@@ -121,7 +132,8 @@ impl Session {
                 }
                 Some(event) = next(&mut children) => self.child(event),
                 Some(event) = next(&mut pods) => self.pod(event),
-                Some(done) = self.bounded.next() => self.done(done),
+                Some(done) = self.creations.next() => self.done(done),
+                Some(done) = self.leaving.next() => self.done(done),
                 Some(done) = self.single.next() => self.done(done),
                 () = timer => {}
             }
@@ -156,26 +168,28 @@ impl Session {
         }
         for finished in self.ledger.take_finished() {
             let facts = Facts::finished(finished.at, finished.ttl);
-            self.tracker.applied(finished.key, facts, Now::read());
+            self.tracker.applied(finished.key, facts, self.clock.now());
         }
-        for key in self.tracker.due(Now::read()) {
+        for key in self.tracker.due(self.clock.now()) {
             self.single
                 .push(work::collect(self.client.clone(), key).boxed());
         }
-        while self.bounded.len() < CONCURRENT {
+        while let Some((namespace, name)) = self.ledger.next_release() {
+            let (client, slots) = (self.client.clone(), Arc::clone(&self.slots));
+            self.leaving
+                .push(work::let_go(client, slots, namespace, name).boxed());
+        }
+        while let Some((namespace, name)) = self.ledger.next_collection() {
+            let (client, slots) = (self.client.clone(), Arc::clone(&self.slots));
+            self.leaving
+                .push(work::discard(client, slots, namespace, name).boxed());
+        }
+        while self.creations.len() < CONCURRENT
+            && let Some((object, target)) = self.ledger.next_child(Instant::now())
+        {
             let client = self.client.clone();
-            if let Some((namespace, name)) = self.ledger.next_release() {
-                self.bounded
-                    .push(work::let_go(client, namespace, name).boxed());
-            } else if let Some((namespace, name)) = self.ledger.next_collection() {
-                self.bounded
-                    .push(work::discard(client, namespace, name).boxed());
-            } else if let Some((object, target)) = self.ledger.next_child(Instant::now()) {
-                self.bounded
-                    .push(work::create(client, object, target).boxed());
-            } else {
-                break;
-            }
+            self.creations
+                .push(work::create(client, object, target, self.clock.latest()).boxed());
         }
         self.metrics.pending(self.ledger.pending());
     }

@@ -54,8 +54,9 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
+use crate::clock::Clock;
 use crate::expiry::decide::Facts;
-use crate::expiry::tracker::{Key, Now, Tracker};
+use crate::expiry::tracker::{Key, Tracker};
 use crate::release::{Held as _, Patience, release};
 use crate::watching::Events;
 use crate::{Controllers, objects, watching};
@@ -65,9 +66,9 @@ use work::{End, RETRY, Shop, Told, Work};
 const CONCURRENT: usize = 16;
 
 /// Runs until `shutdown`.
-pub async fn run(controllers: Controllers, shutdown: CancellationToken) {
+pub(crate) async fn run(controllers: Controllers, clock: Clock, shutdown: CancellationToken) {
     let client = controllers.client.clone();
-    let mut session = Session::new(&controllers);
+    let mut session = Session::new(&controllers, clock);
     let mut hooks = watching::watch_all::<ExecutionHook>(&client, watcher::Config::default());
     // PodActions are told when the hooks they belong to are known: what belongs to none may go.
     let mut actions: Option<Events<PodAction>> = None;
@@ -105,7 +106,7 @@ pub async fn run(controllers: Controllers, shutdown: CancellationToken) {
             Some(_) = session.releasing.join_next() => {}
             () = timer => {}
         }
-        for key in session.tracker.due(Now::read()) {
+        for key in session.tracker.due(session.clock.now()) {
             let client = session.shop.client.clone();
             session.collecting.spawn(collect(client, key));
         }
@@ -125,6 +126,7 @@ struct Running {
 
 struct Session {
     shop: Shop,
+    clock: Clock,
     /// How long a finished hook is kept that does not say so.
     ttl: Duration,
     /// By UID.
@@ -151,8 +153,9 @@ fn key(object: &ExecutionHook) -> Key {
 }
 
 impl Session {
-    fn new(controllers: &Controllers) -> Self {
+    fn new(controllers: &Controllers, clock: Clock) -> Self {
         Session {
+            clock,
             ttl: controllers.hook_ttl,
             shop: Shop {
                 client: controllers.client.clone(),
@@ -181,7 +184,7 @@ impl Session {
                 self.listing.insert(object.uid().unwrap_or_default());
                 if object.succeeded().is_some() {
                     let facts = self.finished(&object);
-                    self.tracker.listed(key(&object), facts, Now::read());
+                    self.tracker.listed(key(&object), facts, self.clock.now());
                 }
                 self.applied(object);
             }
@@ -224,7 +227,7 @@ impl Session {
         if object.succeeded().is_some() {
             self.ended.remove(&key.uid);
             let facts = self.finished(&object);
-            return self.tracker.applied(key, facts, Now::read());
+            return self.tracker.applied(key, facts, self.clock.now());
         }
         if !self.running.contains_key(&key.uid) && !self.ended.contains(&key.uid) {
             self.begin(key, object);
@@ -340,10 +343,10 @@ impl Session {
 
     fn release(&mut self, (namespace, name): (String, String)) {
         let (client, slots) = (self.shop.client.clone(), Arc::clone(&self.releases));
-        self.releasing.spawn(async move {
-            let _slot = slots.acquire().await;
-            release::<PodAction>(client, namespace, name, Patience::UntilAtRest).await;
-        });
+        let patience = Patience::UntilAtRest;
+        self.releasing.spawn(release::<PodAction>(
+            client, slots, namespace, name, patience,
+        ));
     }
 }
 

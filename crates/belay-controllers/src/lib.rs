@@ -26,6 +26,7 @@
 //! them again.
 
 pub mod assignment;
+mod clock;
 pub mod election;
 mod event;
 pub mod expiry;
@@ -48,6 +49,7 @@ use belay_api::notification::PodNotification;
 use kube::Client;
 use tokio_util::sync::CancellationToken;
 
+use clock::Clock;
 pub use metrics::Metrics;
 
 /// What the loops work with.
@@ -87,31 +89,50 @@ impl Controllers {
 
     /// Runs all loops until `shutdown`.
     pub async fn run(self, shutdown: CancellationToken) {
+        let (this, clock) = self.dated();
         futures::join!(
             Box::pin(expiry::run::<PodNotification>(
-                self.clone(),
+                this.clone(),
+                clock.clone(),
                 shutdown.clone()
             )),
-            Box::pin(assignment::run(self.clone(), shutdown.clone())),
-            Box::pin(fanout::run(self.clone(), shutdown.clone())),
-            Box::pin(self.run_hooks(shutdown)),
+            Box::pin(assignment::run(this.clone(), shutdown.clone())),
+            Box::pin(fanout::run(this.clone(), clock.clone(), shutdown.clone())),
+            Box::pin(this.hooks(clock, shutdown)),
         );
+    }
+
+    /// With the clock of its server, which its client keeps.
+    fn dated(self) -> (Self, Clock) {
+        let clock = Clock::default();
+        let client = clock.bind(self.client);
+        (Controllers { client, ..self }, clock)
     }
 
     /// With the gate `ContainerNotifier` off: carries out hooks, which have no gate, and of
     /// notifications only lets go what is deleted, until `shutdown`.
     pub async fn run_gated(self, shutdown: CancellationToken) {
+        let (this, clock) = self.dated();
         futures::join!(
-            fanout::idle::run(self.client.clone(), shutdown.clone()),
-            Box::pin(self.run_hooks(shutdown)),
+            fanout::idle::run(this.client.clone(), clock.clone(), shutdown.clone()),
+            Box::pin(this.hooks(clock, shutdown)),
         );
     }
 
     /// Carries out hooks until `shutdown`.
     pub async fn run_hooks(self, shutdown: CancellationToken) {
+        let (this, clock) = self.dated();
+        this.hooks(clock, shutdown).await;
+    }
+
+    async fn hooks(self, clock: Clock, shutdown: CancellationToken) {
         futures::join!(
-            Box::pin(expiry::run::<PodAction>(self.clone(), shutdown.clone())),
-            Box::pin(hooks::run(self, shutdown)),
+            Box::pin(expiry::run::<PodAction>(
+                self.clone(),
+                clock.clone(),
+                shutdown.clone()
+            )),
+            Box::pin(hooks::run(self, clock, shutdown)),
         );
     }
 }

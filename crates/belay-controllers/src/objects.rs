@@ -4,11 +4,30 @@
 use std::fmt::Debug;
 
 use belay_api::lenient::Lenient;
+use belay_api::selector::LabelSelector;
 use kube::api::{Api, ListParams, PostParams};
 use kube::{Resource, ResourceExt as _};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tracing::warn;
+
+/// How long a selector may be in a request. A whole URL may be no longer than 64 KiB.
+const MAX_SELECTOR_BYTES: usize = 60 * 1024;
+
+/// The selector as it is in a request, or why a server cannot be asked for what it selects.
+pub(crate) fn asked_for(selector: &LabelSelector) -> Result<String, String> {
+    let text = selector.to_string();
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    // Anything else takes three bytes.
+    let escaped = text.bytes().filter(|byte| !plain(byte)).count();
+    let bytes = text.len() + 2 * escaped;
+    if bytes <= MAX_SELECTOR_BYTES {
+        return Ok(text);
+    }
+    Err(format!(
+        "it takes {bytes} bytes in a request, and may take {MAX_SELECTOR_BYTES}; give the pods a label in common"
+    ))
+}
 
 /// The object of this name, if there is one.
 pub(crate) async fn find<K>(api: &Api<Lenient<K>>, name: &str) -> kube::Result<Option<K>>

@@ -2,6 +2,7 @@
 //! the status of its owner.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::Duration;
 
 use belay_api::lenient::Lenient;
@@ -10,6 +11,7 @@ use kube::api::{Api, Patch, PatchParams};
 use kube::{Client, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::json;
+use tokio::sync::Semaphore;
 use tracing::warn;
 
 use crate::objects;
@@ -54,15 +56,23 @@ pub(crate) enum Patience {
     Over,
 }
 
-/// Lets a child go: takes our finalizer away. Tried until it is done, or not to be done.
+/// Lets a child go: takes our finalizer away. Tried until it is done, or not to be done. Between
+/// tries it keeps no slot: what can never be let go must not hold up the others.
 pub(crate) async fn release<K: Held>(
     client: Client,
+    slots: Arc<Semaphore>,
     namespace: String,
     name: String,
     patience: Patience,
 ) {
     let api: Api<Lenient<K>> = Api::namespaced(client, &namespace);
-    while let Err(error) = try_release(&api, &name, patience).await {
+    loop {
+        // Never closed.
+        let slot = slots.acquire().await;
+        let Err(error) = try_release(&api, &name, patience).await else {
+            return;
+        };
+        drop(slot);
         if !matches!(&error, kube::Error::Api(status) if status.code == 409) {
             warn!(namespace, name, %error, "cannot let it go; trying again");
             tokio::time::sleep(RETRY).await;

@@ -8,7 +8,8 @@
 //!
 //! The node takes the **late** end: it believes the server to be as late as it can possibly be.
 //! The price is that up to a second of a deadline is lost right after the start of an agent, which
-//! is when the bound is still wide; the gain is that nothing starts after its deadline.
+//! is when the bound is still wide; the gain is that nothing starts after its deadline. Whoever ends
+//! what nobody started in time takes the **early** end, and so does nothing before its deadline.
 //!
 //! The local side is a clock that does not jump (time since boot), so setting the node's wall clock
 //! changes nothing. When two answers contradict each other, the server's clock was set: the newest
@@ -82,6 +83,15 @@ impl ServerClock {
             local
                 .saturating_add(bounds.latest)
                 .saturating_add(Self::slack(bounds.at, local))
+        })
+    }
+
+    /// The earliest time it can be on the server at `local`; `None` before the first answer.
+    pub fn earliest(&self, local: LocalMillis) -> Option<ServerMillis> {
+        self.bounds.map(|bounds| {
+            local
+                .saturating_add(bounds.earliest)
+                .saturating_sub(Self::slack(bounds.at, local))
         })
     }
 

@@ -106,6 +106,7 @@ async fn what_nobody_claimed_in_time_is_ended_with_the_version_that_was_read() {
     let stop = CancellationToken::new();
     let task = tokio::spawn(run::<PodNotification>(
         Controllers::new(client),
+        Clock::default(),
         stop.clone(),
     ));
     let (method, path, body) = seen.recv().await.unwrap();
@@ -136,6 +137,7 @@ async fn a_claim_that_lands_between_read_and_write_wins() {
     let stop = CancellationToken::new();
     let task = tokio::spawn(run::<PodNotification>(
         Controllers::new(client),
+        Clock::default(),
         stop.clone(),
     ));
     seen.recv().await.unwrap();
@@ -160,6 +162,7 @@ async fn what_asked_to_be_collected_is_deleted_as_it_was_read() {
     let stop = CancellationToken::new();
     let task = tokio::spawn(run::<PodNotification>(
         Controllers::new(client),
+        Clock::default(),
         stop.clone(),
     ));
     let (method, path, body) = seen.recv().await.unwrap();
@@ -174,4 +177,38 @@ async fn what_asked_to_be_collected_is_deleted_as_it_was_read() {
     );
     stop.cancel();
     task.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn deadlines_count_by_the_servers_clock() {
+    // By this machine's clock both are long over; by the server's, one is not.
+    for (age, expires) in [(85, false), (100, true)] {
+        let (client, mut seen) = server(Script {
+            object: object(
+                age,
+                &json!({"deadlineSeconds": 60}),
+                &json!({"state": "New"}),
+            ),
+            claim_meanwhile: None,
+        });
+        let behind = tower::service_fn(move |request: Request<Body>| {
+            let client = client.clone();
+            async move {
+                let mut answer = client.send(request).await?;
+                let date = Timestamp::now() - jiff::SignedDuration::from_secs(30);
+                let date = date.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
+                answer.headers_mut().insert("date", date.parse().unwrap());
+                Ok::<_, kube::Error>(answer)
+            }
+        });
+        let stop = CancellationToken::new();
+        let clock = Clock::default();
+        let controllers = Controllers::new(clock.bind(Client::new(behind, "default")));
+        let task = tokio::spawn(run::<PodNotification>(controllers, clock, stop.clone()));
+        // Of the paused clock: what is over is written long before it ends.
+        let written = tokio::time::timeout(Duration::from_secs(30), seen.recv()).await;
+        assert_eq!(written.is_ok(), expires, "{age}: {written:?}");
+        stop.cancel();
+        task.await.unwrap();
+    }
 }

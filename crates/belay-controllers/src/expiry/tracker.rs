@@ -32,20 +32,10 @@ pub struct Key {
 /// Both clocks, read together.
 #[derive(Debug, Clone, Copy)]
 pub struct Now {
-    /// What deadlines are written in.
+    /// What deadlines are written in: the server's clock, as early as it can be.
     pub wall: Timestamp,
     /// What silence and timers are measured in; it stands still while the machine sleeps.
     pub steady: Instant,
-}
-
-impl Now {
-    /// Reads both clocks.
-    pub fn read() -> Now {
-        Now {
-            wall: Timestamp::now(),
-            steady: Instant::now(),
-        }
-    }
 }
 
 #[derive(Debug)]

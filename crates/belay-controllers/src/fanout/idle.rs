@@ -9,47 +9,48 @@
 //! A child whose Notification lives is not let go: it has to be counted there, when the gate is back.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use belay_api::fanout::{Notification, OWNER_LABEL};
 use belay_api::notification::PodNotification;
-use futures::stream::StreamExt as _;
+use futures::stream::{FuturesUnordered, StreamExt as _};
 use jiff::Timestamp;
 use kube::runtime::watcher::{self, Event};
 use kube::{Client, ResourceExt as _};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::work::RETRY;
 use super::{CONCURRENT, record, timer};
+use crate::clock::Clock;
 use crate::expiry::decide::{MARGIN, SILENCE};
 use crate::release::{Patience, release};
 use crate::watching::{self, Events, watch_all};
 
 /// Runs until `shutdown`.
-pub async fn run(client: Client, shutdown: CancellationToken) {
+pub(crate) async fn run(client: Client, clock: Clock, shutdown: CancellationToken) {
     let mut notifications: Events<Notification> = watch_all(&client, watcher::Config::default());
     let labelled = watcher::Config::default().labels(OWNER_LABEL);
     let mut children: Events<PodNotification> = watch_all(&client, labelled);
     let mut told = watching::Told::default();
     let mut held = Held::default();
+    let slots = Arc::new(Semaphore::new(CONCURRENT));
+    let mut releasing = FuturesUnordered::new();
     loop {
-        let timer = timer([held.next_look(Timestamp::now()), None]);
+        let timer = timer([held.next_look(clock.earliest()), None]);
         tokio::select! {
             () = shutdown.cancelled() => return,
             Some(event) = notifications.next() => held.notification(event, &mut told),
             Some(event) = children.next() => held.child(event, &mut told),
+            Some(()) = releasing.next() => {}
             () = timer => {}
         }
-        let free = held.take_free(Timestamp::now());
-        let released = futures::stream::iter(free)
-            .map(|(namespace, name, patience)| {
-                release::<PodNotification>(client.clone(), namespace, name, patience)
-            })
-            .buffer_unordered(CONCURRENT)
-            .for_each(|()| async {});
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            () = released => {}
+        for (namespace, name, patience) in held.take_free(clock.earliest()) {
+            let (client, slots) = (client.clone(), Arc::clone(&slots));
+            releasing.push(release::<PodNotification>(
+                client, slots, namespace, name, patience,
+            ));
         }
     }
 }

@@ -24,6 +24,7 @@ use tracing::{info, warn};
 use super::pods::Pods;
 use super::record;
 use super::work::{Creation, RETRY, Writing};
+use crate::clock::Clock;
 use crate::expiry::tracker::Key;
 use entry::{Active, Entry};
 
@@ -55,6 +56,7 @@ pub(super) struct Ended {
 
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
+    clock: Clock,
     entries: HashMap<String, Entry>,
     /// Those with `AllPods`, by namespace.
     open: HashMap<String, HashSet<String>>,
@@ -81,6 +83,13 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
+    pub(super) fn new(clock: Clock) -> Self {
+        Self {
+            clock,
+            ..Self::default()
+        }
+    }
+
     pub(super) fn is_confused(&self) -> bool {
         self.confused
     }
@@ -139,7 +148,8 @@ impl Ledger {
             if active.held_off.is_some_and(|until| until > now) {
                 continue;
             }
-            if active.check_time(Timestamp::now(), now).is_none() && active.fanout.ran_out_of_time()
+            if active.check_time(self.clock.latest(), now).is_none()
+                && active.fanout.ran_out_of_time()
             {
                 self.timers.insert((now, uid));
                 continue;
@@ -171,6 +181,11 @@ impl Ledger {
                     targets
                 };
                 self.start(object, targets, refused, now);
+            }
+            Err(error) if record::is_expired(object, self.clock.latest()) => {
+                let object = (**object).clone();
+                let refused = record::never_listed(&object, &error);
+                self.start(object, Vec::new(), Some(refused), now);
             }
             Err(error) => {
                 warn!(uid, %error, "pods cannot be listed; trying again");
@@ -427,7 +442,7 @@ impl Ledger {
         active.waiting = waiting;
         // Everybody who waits for a turn is looked after, and nobody else.
         if active.fanout.waiting() > 0
-            && let Some(at) = active.check_time(Timestamp::now(), now)
+            && let Some(at) = active.check_time(self.clock.latest(), now)
             && active.look_at.is_none_or(|known| known <= now)
         {
             active.look_at = Some(at);

@@ -18,6 +18,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::{Resource as _, ResourceExt as _};
 
+use crate::objects;
 use crate::release::Held;
 
 /// The shortest deadline of a child.
@@ -54,10 +55,27 @@ pub(super) fn selector(object: &Notification) -> Result<LabelSelector, Refusal> 
             ),
         });
     }
-    LabelSelector::try_from(&object.spec.selector).map_err(|error| Refusal {
+    let invalid = |error: &dyn std::fmt::Display| Refusal {
         type_: NotificationErrorType::InvalidSelector,
         message: format!("selector: {error}; nothing was run"),
-    })
+    };
+    let selector = LabelSelector::try_from(&object.spec.selector).map_err(|it| invalid(&it))?;
+    // With `AllPods` no server is asked.
+    if object.spec.policy == PodSelectionPolicy::PreExistingPods {
+        objects::asked_for(&selector).map_err(|it| invalid(&it))?;
+    }
+    Ok(selector)
+}
+
+/// Why a Notification fails whose pods were not to be had in its own time.
+pub(super) fn never_listed(object: &Notification, error: &kube::Error) -> Refusal {
+    Refusal {
+        type_: NotificationErrorType::Expired,
+        message: format!(
+            "its pods could not be listed within {} s: {error}; nothing was run",
+            object.spec.deadline_seconds.unwrap_or_default()
+        ),
+    }
 }
 
 /// Whether so many pods are too many for one status.

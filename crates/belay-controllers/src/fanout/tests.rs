@@ -25,6 +25,8 @@ struct Script {
     refuse: usize,
     /// Refuses an exact version, as a server that has compacted it does.
     forgot: bool,
+    /// Does not list pods.
+    no_pods: bool,
     /// Taken by the next write of the status, which then meets this object and a conflict.
     meanwhile: Option<Value>,
     /// A child that is claimed as soon as somebody reads it by its name.
@@ -40,6 +42,7 @@ impl Server for Script {
                 "/api/v1/namespaces/ns/pods" if self.forgot && query.contains("Exact") => {
                     failure(410, "Expired")
                 }
+                "/api/v1/namespaces/ns/pods" if self.no_pods => failure(500, "InternalError"),
                 "/api/v1/namespaces/ns/pods" | "/api/v1/pods" => {
                     self.log.push(format!("pods {}", query.contains("Exact")));
                     reply(200, &list(&self.pods))
@@ -64,6 +67,10 @@ impl Server for Script {
         }
         if method == Method::PATCH {
             let name = path.rsplit('/').next().unwrap_or_default();
+            if path.contains("/bad/") {
+                self.log.push(format!("refuse {name}"));
+                return failure(500, "InternalError");
+            }
             self.log.push(format!("release {name}"));
             assert_eq!(body["metadata"]["finalizers"], json!([]));
             let child = self.children.remove(name);
@@ -173,7 +180,7 @@ async fn run_to_the_end(script: Script) -> Script {
 
 /// Runs the driver until something holds of the server.
 async fn run_until(script: Script, until: impl FnMut(&mut Script) -> bool) -> Script {
-    let run = |client, stop| run(Controllers::new(client), stop);
+    let run = |client, stop| run(Controllers::new(client), Clock::default(), stop);
     drive(run, script, until).await
 }
 
@@ -327,9 +334,13 @@ async fn what_somebody_else_has_begun_is_read_anew_and_gone_on_with() {
 #[tokio::test(start_paused = true)]
 async fn a_negative_parallelism_and_a_selector_that_is_none_fail_at_once() {
     let bad = json!({"matchExpressions": [{"key": "a", "operator": "Near"}]});
+    // What does not fit in a request.
+    let values: Vec<String> = (0..2000).map(|n| format!("{n:0>40}")).collect();
+    let long = json!({"matchExpressions": [{"key": "a", "operator": "In", "values": values}]});
     for (spec, error) in [
         (json!({"parallelism": -2}), "InvalidParallelism"),
         (json!({"selector": bad}), "InvalidSelector"),
+        (json!({"selector": long}), "InvalidSelector"),
     ] {
         let done = run_to_the_end(script(&spec)).await;
         assert_eq!(done.notification["status"]["error"]["type"], error);
@@ -398,18 +409,22 @@ async fn a_child_that_is_claimed_before_it_is_let_go_stays() {
     assert!(done.children.contains_key(&name), "{:?}", done.log);
 }
 
+fn idle(client: Client, stop: CancellationToken) -> impl Future<Output = ()> + Send {
+    idle::run(client, Clock::default(), stop)
+}
+
 #[tokio::test(start_paused = true)]
 async fn with_the_gate_off_children_without_a_notification_go_and_nothing_else_happens() {
     let (name, child) = leaving("a", &json!({"state": "New"}));
     let mut alone = script(&json!({}));
     alone.notification = Value::Null;
     alone.children.extend([(name.clone(), child.clone())]);
-    let done = drive(idle::run, alone, |script| script.children.is_empty()).await;
+    let done = drive(idle, alone, |script| script.children.is_empty()).await;
     assert_eq!(done.log, [format!("release {name}")]);
 
     let mut held = script(&json!({}));
     held.children.extend([(name.clone(), child)]);
-    let done = drive(idle::run, held, for_a_while()).await;
+    let done = drive(idle, held, for_a_while()).await;
     assert!(done.log.is_empty(), "{:?}", done.log);
     assert!(done.children.contains_key(&name), "it is not counted");
 }
@@ -441,6 +456,33 @@ async fn a_child_has_what_is_left_of_the_notifications_time_or_the_whole_where_i
     let all = of_age(500, &json!({"deadlineSeconds": 100, "policy": "AllPods"}));
     let done = run_until(all, |script| script.children.len() == 2).await;
     assert_eq!(deadlines(&done), [100, 100]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_whose_pods_cannot_be_listed_in_its_time_fails() {
+    let mut broken = of_age(500, &json!({"deadlineSeconds": 500}));
+    broken.no_pods = true;
+    let done = run_to_the_end(broken).await;
+    let error = &done.notification["status"]["error"];
+    assert_eq!(error["type"], "Expired", "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_can_never_be_let_go_does_not_hold_up_who_is_to_be_notified() {
+    let mut script = script(&json!({}));
+    for n in 0..20 {
+        let (_, mut child) = leaving(&format!("other-{n}"), &json!({"state": "New"}));
+        let pod = child["spec"]["podUID"].as_str().unwrap().to_owned();
+        let name = belay_core::fanout::child_name("gone", "gone", &pod);
+        child["metadata"]["name"] = json!(name);
+        child["metadata"]["namespace"] = json!("bad");
+        child["metadata"]["ownerReferences"][0]["name"] = json!("gone");
+        child["metadata"]["ownerReferences"][0]["uid"] = json!("gone");
+        script.children.insert(name, child);
+    }
+    let done = run_to_the_end(script).await;
+    assert_eq!(done.notification["status"]["succeededCount"], 2);
+    assert!(done.log.iter().any(|line| line.starts_with("refuse")));
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,5 +1,6 @@
 //! What the driver does on the server: each a future that ends with what came of it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use belay_api::fanout::{Notification, NotificationStatus};
@@ -10,6 +11,7 @@ use belay_core::fanout::{Outcome, Target};
 use jiff::Timestamp;
 use kube::api::{Api, DeleteParams, ListParams, PostParams, Preconditions, VersionMatch};
 use kube::{Client, ResourceExt as _};
+use tokio::sync::Semaphore;
 use tracing::{debug, warn};
 
 use super::{pods, record};
@@ -111,9 +113,14 @@ async fn select(
 
 /// Creates the child of a pod. An answer that got lost is looked for until it is found: as long as
 /// nobody knows whether the child exists, its place is taken.
-pub(super) async fn create(client: Client, object: Notification, target: Target) -> Done {
+pub(super) async fn create(
+    client: Client,
+    object: Notification,
+    target: Target,
+    now: Timestamp,
+) -> Done {
     let uid = object.uid().unwrap_or_default();
-    let child = record::child(&object, &target, Timestamp::now());
+    let child = record::child(&object, &target, now);
     let api = children(&client, &object.namespace().unwrap_or_default());
     let creation = match objects::create(&api, &child).await {
         Ok(made) => Creation::There(record::read(&made).and_then(|made| made.outcome)),
@@ -189,20 +196,32 @@ pub(super) async fn write(
 }
 
 /// Lets a child go when nothing of it runs.
-pub(super) async fn let_go(client: Client, namespace: String, name: String) -> Done {
-    release::<PodNotification>(client, namespace, name, Patience::UntilAtRest).await;
+pub(super) async fn let_go(
+    client: Client,
+    slots: Arc<Semaphore>,
+    namespace: String,
+    name: String,
+) -> Done {
+    release::<PodNotification>(client, slots, namespace, name, Patience::UntilAtRest).await;
     Done::Quietly
 }
 
 /// Deletes a child that has ended and whose pod is gone. It goes when it is counted. Tried until it
 /// is done.
-pub(super) async fn discard(client: Client, namespace: String, name: String) -> Done {
+pub(super) async fn discard(
+    client: Client,
+    slots: Arc<Semaphore>,
+    namespace: String,
+    name: String,
+) -> Done {
     let api = children(&client, &namespace);
     loop {
+        let slot = slots.acquire().await;
         match api.delete(&name, &DeleteParams::default()).await {
             Ok(_) => return Done::Quietly,
             Err(kube::Error::Api(status)) if status.code == 404 => return Done::Quietly,
             Err(error) => {
+                drop(slot);
                 warn!(namespace, name, %error, "cannot be collected; trying again");
                 tokio::time::sleep(RETRY).await;
             }

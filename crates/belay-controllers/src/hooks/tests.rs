@@ -134,7 +134,7 @@ fn script(hook: Value, children: impl IntoIterator<Item = (String, Value)>) -> S
 }
 
 async fn run_until(script: Script, until: impl FnMut(&mut Script) -> bool) -> Script {
-    let run = |client, stop| run(Controllers::new(client), stop);
+    let run = |client, stop| run(Controllers::new(client), Clock::default(), stop);
     drive(run, script, until).await
 }
 
@@ -229,7 +229,10 @@ async fn one_whose_deletion_is_told_before_that_of_its_hook_is_let_go() {
     let nobody = tower::service_fn(|_: http::Request<Body>| {
         std::future::pending::<Result<Response<Body>, std::io::Error>>()
     });
-    let mut session = Session::new(&Controllers::new(Client::new(nobody, "ns")));
+    let mut session = Session::new(
+        &Controllers::new(Client::new(nobody, "ns")),
+        Clock::default(),
+    );
     let hook: ExecutionHook = serde_json::from_value(hook(&["p"])).unwrap();
     session.hook(Event::InitApply(hook.clone()));
     assert!(session.hook(Event::InitDone));

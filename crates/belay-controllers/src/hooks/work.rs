@@ -193,16 +193,20 @@ impl Work {
                 let names = named.iter().map(|named| named.pod_name.clone());
                 select::by_name(named, &self.named(names.collect()).await?)
             }
-            Some(selector) => match LabelSelector::try_from(&selector.pod_selector) {
-                Ok(labels) => {
-                    let pods = self.labelled(&labels.to_string()).await?;
-                    select::by_label(&selector.container_list, &pods)
+            Some(selector) => {
+                let labels = LabelSelector::try_from(&selector.pod_selector);
+                let labels = labels.map_err(|error| error.to_string());
+                match labels.and_then(|labels| objects::asked_for(&labels)) {
+                    Ok(labels) => {
+                        let pods = self.labelled(&labels).await?;
+                        select::by_label(&selector.container_list, &pods)
+                    }
+                    Err(error) => {
+                        let message = format!("podSelector: {error}; nothing was run");
+                        return Ok(Err(HookError::new(HookErrorType::InvalidSelector, message)));
+                    }
                 }
-                Err(error) => {
-                    let message = format!("podSelector: {error}; nothing was run");
-                    return Ok(Err(HookError::new(HookErrorType::InvalidSelector, message)));
-                }
-            },
+            }
             None => Vec::new(),
         };
         if targets.is_empty() {
