@@ -18,13 +18,16 @@ pub(crate) struct Summary {
     passed: usize,
     failed: usize,
     ignored: usize,
-    skipped: BTreeMap<String, String>,
+    /// Why, by the number of the binary and the test in it: two binaries may have tests of one name.
+    skipped: BTreeMap<(usize, String), String>,
     failures: Vec<String>,
     /// Failed, and passed when they were tried again.
     flaky: Vec<String>,
     section: Section,
     /// How many tests the binary that runs now has announced.
     announced: Option<usize>,
+    /// How many binaries have announced theirs.
+    binaries: usize,
 }
 
 /// Where in one binary's output we are.
@@ -44,7 +47,8 @@ impl Summary {
         let text = line.trim();
         if let Some(skip) = text.split_once(SKIPPED).map(|(_, skip)| skip) {
             let (test, why) = skip.split_once(": ").unwrap_or((skip, "no reason given"));
-            self.skipped.insert(test.to_owned(), why.to_owned());
+            let key = (self.binaries, test.to_owned());
+            self.skipped.insert(key, why.to_owned());
             return false;
         }
         match text {
@@ -55,6 +59,7 @@ impl Summary {
         if let Some(tests) = announced(text) {
             self.end();
             self.announced = Some(tests);
+            self.binaries += 1;
             self.section = Section::Running;
         }
         if let Some(counts) = text.strip_prefix("test result: ") {
@@ -103,7 +108,7 @@ impl Summary {
         let ran = again.passed + again.failed >= failures.len();
         let (flaky, failed): (Vec<_>, Vec<_>) = failures.into_iter().partition(|name| {
             // One that could not do its work proves nothing.
-            ran && !again.failures.contains(name) && !again.skipped.contains_key(name)
+            ran && !again.failures.contains(name) && !again.has_skipped(name)
         });
         self.passed += flaky.len();
         self.failed = failed.len();
@@ -113,6 +118,10 @@ impl Summary {
             self.failed = again.failed;
             self.failures.clone_from(&again.failures);
         }
+    }
+
+    fn has_skipped(&self, name: &str) -> bool {
+        self.skipped.keys().any(|(_, test)| test == name)
     }
 
     pub(crate) fn failed(&self) -> bool {
@@ -136,7 +145,7 @@ impl Summary {
         }
         if !self.skipped.is_empty() || self.ignored > 0 {
             report.push_str("skipped:\n");
-            for (test, why) in &self.skipped {
+            for ((_, test), why) in &self.skipped {
                 report.push_str(&format!("  {test}: {why}\n"));
             }
             if self.ignored > 0 {
@@ -211,6 +220,17 @@ mod tests {
             "output of passing tests is not shown: {shown:?}"
         );
         assert!(shown.contains(&"test logs ... ok"));
+    }
+
+    #[test]
+    fn tests_of_one_name_in_two_binaries_are_two_that_were_skipped() {
+        let binary = "running 2 tests\nSKIPPED: logs: no kubectl\n\
+                      test logs ... ok\ntest result: ok. 2 passed; 0 failed; 0 ignored\n";
+        let (summary, _) = summary(&binary.repeat(2));
+        assert_eq!(
+            summary.report(),
+            "skipped:\n  logs: no kubectl\n  logs: no kubectl\n2 passed, 0 failed, 2 skipped"
+        );
     }
 
     #[test]
