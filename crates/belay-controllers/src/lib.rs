@@ -27,6 +27,7 @@
 
 pub mod assignment;
 mod clock;
+mod deadline;
 pub mod election;
 mod event;
 pub mod expiry;

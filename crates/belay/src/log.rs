@@ -16,9 +16,9 @@ pub(crate) fn start(level: Option<&str>, format: LogFormat, default: &str) -> an
     let from_env = std::env::var("RUST_LOG")
         .ok()
         .filter(|text| !text.is_empty());
-    // The client library logs every failed request as an error of its own; those who made the
-    // request say it better, or try again.
-    let quiet = format!("{default},kube_client=off");
+    // The client library logs every failed request and watch on its own; those who made them say it
+    // better, or try again.
+    let quiet = format!("{default},kube_client=off,kube_runtime=error");
     let (name, text) = match (level, from_env.as_deref()) {
         (Some(level), _) => ("--log-level", level),
         (None, Some(text)) => ("RUST_LOG", text),

@@ -18,11 +18,9 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::{Resource as _, ResourceExt as _};
 
+use crate::deadline::{SHORTEST, is_over};
 use crate::objects;
 use crate::release::Held;
-
-/// The shortest deadline of a child.
-const SHORTEST: Duration = Duration::from_secs(1);
 
 /// What the Notification asks for. A negative parallelism is [`selector`]'s to refuse.
 pub(super) fn rule(object: &Notification) -> Rule {
@@ -266,9 +264,10 @@ pub(super) fn time_left(object: &Notification, now: Timestamp) -> Option<Duratio
     Some(Duration::try_from(left).unwrap_or_default())
 }
 
-/// Whether no child can be given any time.
+/// Whether a child would come too late.
 pub(super) fn is_expired(object: &Notification, now: Timestamp) -> bool {
-    time_left(object, now).is_some_and(|left| left.is_zero())
+    let whole = object.spec.deadline_seconds.unwrap_or_default();
+    time_left(object, now).is_some_and(|left| is_over(left, whole))
 }
 
 /// The child of a pod. It has what is left of the Notification's own time, where it has one.
@@ -278,8 +277,7 @@ pub(super) fn child(object: &Notification, target: &Target, now: Timestamp) -> P
         .deadline_seconds
         .unwrap_or(DEFAULT_DEADLINE_SECONDS);
     // What a child is given is cut, and so is the time of its creation: it ends no later than the
-    // Notification's own time. Only a last part of a second is rounded up: the Notification's own
-    // creation was cut, too, so that is all that is ever left of a deadline of one second.
+    // Notification's own time.
     let deadline_seconds = time_left(object, now).map_or(own, |left| {
         i32::try_from(left.max(SHORTEST).as_secs()).unwrap_or(i32::MAX)
     });

@@ -16,11 +16,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference,
 use kube::{Resource as _, ResourceExt as _};
 
 use super::select::Target;
+use crate::deadline::{SHORTEST, is_over};
 use crate::event;
 use crate::release::Held;
-
-/// The shortest deadline of a PodAction.
-const SHORTEST: Duration = Duration::from_secs(1);
 
 impl Held for PodAction {
     const FINALIZER: &'static str = FINALIZER;
@@ -293,7 +291,7 @@ pub(super) fn child(
     now: Timestamp,
 ) -> Result<PodAction, HookError> {
     let left = time_left(object, now);
-    if left.is_zero() {
+    if is_over(left, object.spec.deadline_seconds) {
         return Err(expired(object));
     }
     let uid = object.uid().unwrap_or_default();
