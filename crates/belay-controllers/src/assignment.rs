@@ -110,15 +110,15 @@ enum Settling {
     /// The UID of what nothing has to be done with any more.
     Done(String),
     /// Another turn, after this time.
-    Later(Turn, Duration),
+    Later(Box<Turn>, Duration),
 }
 
 /// Notifications to resolve, each once at a time.
 #[derive(Debug, Default)]
 struct Queue {
-    waiting: VecDeque<Turn>,
+    waiting: VecDeque<Box<Turn>>,
     /// Those that failed, by the time of their next turn and UID.
-    later: BTreeMap<(Instant, String), Turn>,
+    later: BTreeMap<(Instant, String), Box<Turn>>,
     /// Waiting or under way.
     known: HashSet<String>,
 }
@@ -126,20 +126,20 @@ struct Queue {
 impl Queue {
     fn add(&mut self, object: PodNotification) {
         if is_unresolved(&object) && self.known.insert(object.uid().unwrap_or_default()) {
-            self.waiting.push_back(Turn {
+            self.waiting.push_back(Box::new(Turn {
                 object,
                 seen: Instant::now(),
                 pause: None,
-            });
+            }));
         }
     }
 
-    fn later(&mut self, turn: Turn, at: Instant) {
+    fn later(&mut self, turn: Box<Turn>, at: Instant) {
         let uid = turn.object.uid().unwrap_or_default();
         self.later.insert((at, uid), turn);
     }
 
-    fn next(&mut self, now: Instant) -> Option<Turn> {
+    fn next(&mut self, now: Instant) -> Option<Box<Turn>> {
         while let Some(first) = self.later.first_entry()
             && first.key().0 <= now
         {
@@ -303,7 +303,7 @@ fn orphaned(now: Timestamp) -> Settled {
 }
 
 /// Tries once to settle a notification.
-async fn settle(controllers: &Controllers, owners: &Owners, mut turn: Turn) -> Settling {
+async fn settle(controllers: &Controllers, owners: &Owners, mut turn: Box<Turn>) -> Settling {
     let uid = turn.object.uid().unwrap_or_default();
     let namespace = turn.object.namespace().unwrap_or_default();
     let name = turn.object.name_any();

@@ -182,6 +182,7 @@ fn write(asked: &Asked, expect: Expect) -> Write {
         expect,
         also: also.into_iter().collect(),
         change,
+        reserve: false,
     }
 }
 
