@@ -216,10 +216,7 @@ impl PodRuntime for CriRuntime {
     async fn start(&self, config: &ContainerConfig) -> Result<ContainerId, RuntimeError> {
         let runtime = self.clone();
         let config = config.clone();
-        to_its_end(Box::pin(
-            async move { launch::start(&runtime, &config).await },
-        ))
-        .await
+        to_its_end(async move { Box::pin(launch::start(&runtime, &config)).await }).await
     }
 
     async fn list(&self) -> Result<Listed, RuntimeError> {
