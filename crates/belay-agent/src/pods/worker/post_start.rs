@@ -117,10 +117,9 @@ impl Worker {
         let tracked = self.tracked.get(container);
         if let Some(tracked) = tracked
             && tracked.current.as_ref().is_some_and(|i| i.id == *id)
+            && let Some(cancel) = self.post_starts.remove(container)
         {
-            if let Some(cancel) = self.post_starts.remove(container) {
-                cancel.cancel();
-            }
+            cancel.cancel();
         }
     }
 
