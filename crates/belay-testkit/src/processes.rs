@@ -1,5 +1,6 @@
 //! Looking at processes through /proc, as an operator with `ps` would.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::{fs, path::Path, process::ExitStatus};
 
 use anyhow::Context as _;
@@ -11,6 +12,13 @@ use tokio::process::Child;
 pub struct Process {
     pub pid: u32,
     pub command: String,
+}
+
+/// A number for `sleep` that no other process sleeps for, whatever else runs on this machine.
+pub fn unique_seconds() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("{}{number:03}", 3_000_000 + std::process::id())
 }
 
 /// Every live process whose command line contains `text`; zombies are not alive.

@@ -105,7 +105,7 @@ async fn when_a_notifications_time_is_over_the_pods_that_wait_are_left_out_and_c
     run_pods(&admin, "late", &file).await?;
     let object = fanout("late", ("group", "late"), "work")
         .parallelism(1)
-        .spec("deadlineSeconds", 15)
+        .spec("deadlineSeconds", 40)
         .build();
     admin.post(FANOUTS, &object).await?.ok()?;
     until_file(&file, |text| text.lines().count() == 1).await?;

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 /// Long enough that no busy machine lets a notification expire that should not.
 const LONG: u32 = 600;
 /// Short enough to be slept through, long enough for a busy machine to claim and start in.
-const SHORT: u32 = 12;
+const SHORT: u32 = 30;
 
 /// An action that leaves a line when it starts, ends when the gate opens, and exits with 5, so
 /// that its real outcome cannot be mistaken for another.
@@ -483,12 +483,12 @@ async fn containers_outlive_a_killed_instance_and_are_adopted() -> anyhow::Resul
 #[tokio::test(flavor = "multi_thread")]
 async fn a_clean_stop_leaves_containers_as_they_are() -> anyhow::Result<()> {
     let mut instance = Instance::up().start().await?;
-    let marker = "31536000.125";
-    let manifest = pod("left").container("main", ["sleep", marker]).build();
+    let marker = processes::unique_seconds();
+    let manifest = pod("left").container("main", ["sleep", &marker]).build();
     instance.admin().await?.run(&manifest).await?;
     let status = instance.stop().await?;
     assert!(status.success(), "{status}: {}", instance.log());
-    assert_eq!(processes::with_command(&format!("sleep {marker}")).len(), 1);
+    assert_eq!(processes::with_command(&marker).len(), 1);
     Ok(())
 }
 

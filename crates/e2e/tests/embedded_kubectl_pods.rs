@@ -2,7 +2,7 @@
 //! them, reading their logs, stopping them.
 
 use anyhow::Context;
-use belay_testkit::{Kubectl, PODS, eventually, exec, notification, pod, until_file};
+use belay_testkit::{Kubectl, PODS, eventually, exec, notification, pod, processes, until_file};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_are_shown_as_tables() -> anyhow::Result<()> {
@@ -151,16 +151,17 @@ async fn a_pod_that_does_not_listen_is_killed_at_the_end_of_its_grace() -> anyho
     let Some((_, kubectl)) = Kubectl::shared().await? else {
         return Ok(());
     };
-    let script = "trap '' TERM; while :; do sleep 81000.1; done";
+    let mark = processes::unique_seconds();
+    let script = format!("trap '' TERM; while :; do sleep {mark}; done");
     let manifest = pod("stubborn")
-        .container("main", ["sh", "-c", script])
+        .container("main", ["sh", "-c", &script])
         .grace(3600)
         .build();
     kubectl.ready_pod(&manifest).await?;
     kubectl
         .ok(&["delete", "pod", "stubborn", "--grace-period=1"])
         .await?;
-    assert!(belay_testkit::processes::with_command("81000.1").is_empty());
+    assert!(processes::with_command(&mark).is_empty());
     Ok(())
 }
 
@@ -169,13 +170,14 @@ async fn delete_now_and_delete_force_do_not_wait() -> anyhow::Result<()> {
     let Some((_, kubectl)) = Kubectl::shared().await? else {
         return Ok(());
     };
-    let script = "trap '' TERM; while :; do sleep 82000.1; done";
+    let mark = processes::unique_seconds();
+    let script = format!("trap '' TERM; while :; do sleep {mark}; done");
     for (name, flags) in [
         ("now", &["--now"][..]),
         ("forced", &["--force", "--grace-period=0"]),
     ] {
         let manifest = pod(name)
-            .container("main", ["sh", "-c", script])
+            .container("main", ["sh", "-c", &script])
             .grace(3600)
             .build();
         kubectl.ready_pod(&manifest).await?;
@@ -190,9 +192,7 @@ async fn delete_now_and_delete_force_do_not_wait() -> anyhow::Result<()> {
         );
     }
     eventually("the end of both containers", async || {
-        Ok(belay_testkit::processes::with_command("82000.1")
-            .is_empty()
-            .then_some(()))
+        Ok(processes::with_command(&mark).is_empty().then_some(()))
     })
     .await
 }
@@ -202,9 +202,10 @@ async fn a_grace_period_can_be_shortened_while_the_pod_stops() -> anyhow::Result
     let Some((_, kubectl)) = Kubectl::shared().await? else {
         return Ok(());
     };
-    let script = "trap '' TERM; while :; do sleep 83000.1; done";
+    let mark = processes::unique_seconds();
+    let script = format!("trap '' TERM; while :; do sleep {mark}; done");
     let manifest = pod("impatient")
-        .container("main", ["sh", "-c", script])
+        .container("main", ["sh", "-c", &script])
         .grace(3600)
         .build();
     kubectl.ready_pod(&manifest).await?;

@@ -247,7 +247,8 @@ async fn a_container_that_ends_takes_its_running_action_with_it() -> anyhow::Res
     let admin = instance.admin().await?;
     let (counter, end) = (instance.file("mortal-runs"), instance.file("mortal-end"));
     let main = format!("while [ ! -e {end} ]; do sleep 0.05; done; exit 1");
-    let work = format!("echo ran >> {counter}; sleep 91000.5");
+    let mark = belay_testkit::processes::unique_seconds();
+    let work = format!("echo ran >> {counter}; sleep {mark}");
     let manifest = pod("mortal")
         .container("main", ["sh", "-c", &main])
         .notifier("work", exec(["sh", "-c", &work]).timeout(600))
@@ -262,7 +263,7 @@ async fn a_container_that_ends_takes_its_running_action_with_it() -> anyhow::Res
     std::fs::write(&end, "")?;
     let done = admin.finished("mortal").await?;
     assert_eq!(done["status"]["state"], "Failed", "{done:#}");
-    assert!(belay_testkit::processes::with_command("91000.5").is_empty());
+    assert!(belay_testkit::processes::with_command(&mark).is_empty());
     assert_eq!(lines(&counter), 1);
     Ok(())
 }

@@ -160,17 +160,49 @@ async fn who_may_trigger_one_notifier_can_do_that_and_nothing_else() -> anyhow::
             .await?;
         assert_eq!(reply.status, 403, "{method} {path}: {}", reply.text());
     }
-    // What is not served cannot be had either.
-    for path in [
-        format!("{PODS}/victim/exec?command=id"),
-        "/api/v1/namespaces/default/secrets".to_owned(),
+    // What is inside the pod, and what others say of it; a connection is made by either method.
+    for (method, path, right) in [
+        (
+            Method::GET,
+            "pods/victim/exec?command=id",
+            "create pods/exec",
+        ),
+        (
+            Method::POST,
+            "pods/victim/exec?command=id",
+            "create pods/exec",
+        ),
+        (Method::GET, "pods/victim/attach", "create pods/attach"),
+        (Method::POST, "pods/victim/attach", "create pods/attach"),
+        (
+            Method::GET,
+            "pods/victim/portforward",
+            "create pods/portforward",
+        ),
+        (
+            Method::POST,
+            "pods/victim/portforward",
+            "create pods/portforward",
+        ),
+        (Method::GET, "pods/victim/status", "get pods/status"),
+        (Method::PUT, "pods/victim/status", "update pods/status"),
+        (Method::PATCH, "pods/victim/status", "patch pods/status"),
+        (Method::POST, "pods/victim/binding", "create pods/binding"),
+        (Method::GET, "secrets", "list secrets"),
+        (Method::POST, "secrets", "create secrets"),
+        (Method::GET, "secrets/any", "get secrets"),
     ] {
-        let reply = mallory.send(Method::POST, &path, &[], "").await?;
-        assert!(
-            matches!(reply.status.as_u16(), 403 | 404),
-            "{path}: {}",
-            reply.text()
-        );
+        let headers = match method {
+            Method::PATCH => [("content-type", "application/merge-patch+json")],
+            _ => [("content-type", "application/json")],
+        };
+        let path = format!("/api/v1/namespaces/default/{path}");
+        let reply = mallory.send(method.clone(), &path, &headers, "{}").await?;
+        let told = reply.refused(403)?;
+        let message = told["message"].as_str().unwrap_or_default();
+        let (verb, what) = right.split_once(' ').unwrap_or_default();
+        let words = format!("User \"mallory\" cannot {verb} resource {what:?} in API group \"\"");
+        assert!(message.contains(&words), "{method} {path}: {message}");
     }
     // Nor as somebody else.
     for headers in [

@@ -57,8 +57,9 @@ async fn killed_in_the_middle_of_a_try_nothing_of_it_is_left_in_the_end() -> any
     let admin = instance.admin().await?;
     let (tries, gate) = (instance.file("tries"), instance.file("gate"));
     // A try that hangs until the gate is open, and leaves something behind.
+    let mark = processes::unique_seconds();
     let probe = format!(
-        "echo tried >> {tries}; [ -e {gate} ] && exit 0; setsid sleep 81000.1 & sleep 81000.2"
+        "echo tried >> {tries}; [ -e {gate} ] && exit 0; setsid sleep {mark} & sleep {mark}"
     );
     let probe = json!({
         "exec": { "command": ["sh", "-c", probe] },
@@ -71,7 +72,7 @@ async fn killed_in_the_middle_of_a_try_nothing_of_it_is_left_in_the_end() -> any
     let object = notification("n", "p", "change").deadline(LONG).build();
     admin.post(NOTIFICATIONS, &object).await?.ok()?;
     eventually("a try that hangs", async || {
-        let sleeping = processes::with_command("81000.")
+        let sleeping = processes::with_command(&mark)
             .into_iter()
             .filter(|process| process.command.starts_with("sleep "));
         Ok((sleeping.count() == 2).then_some(()))
@@ -82,7 +83,7 @@ async fn killed_in_the_middle_of_a_try_nothing_of_it_is_left_in_the_end() -> any
     instance.start_again().await?;
     let done = instance.admin().await?.finished("n").await?;
     assert_eq!(done["status"]["state"], "Succeeded", "{done:#}");
-    assert_eq!(processes::with_command("81000."), []);
+    assert_eq!(processes::with_command(&mark), []);
     assert_eq!(lines(&tries), 2);
     Ok(())
 }

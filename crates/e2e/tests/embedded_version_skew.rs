@@ -12,6 +12,8 @@ use anyhow::Context as _;
 use belay_testkit::{Instance, PODS, PodBuilder, Stage, pod};
 use serde_json::{Value, json};
 
+use belay_testkit::source::has_test;
+
 use belay_testkit::ends::{LONG, delete, gone, pre_stop, reports, run, sent, told};
 
 const OFF: &str = "--feature-gates=ContainerStopSignals=false,PodLifecycleSleepAction=false";
@@ -76,10 +78,7 @@ fn every_row_is_tried_somewhere_or_does_not_apply_for_a_reason() -> anyhow::Resu
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     for (id, path, test) in ELSEWHERE {
         let text = std::fs::read_to_string(root.join(path)).context(path)?;
-        assert!(
-            text.contains(&format!("fn {test}(")),
-            "{id}: {path} has no {test}"
-        );
+        assert!(has_test(&text, test), "{id}: {path} has no test {test}");
     }
     Ok(())
 }

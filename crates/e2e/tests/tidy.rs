@@ -8,6 +8,7 @@ use std::{
 use belay_api::fanout::NotificationErrorType;
 use belay_api::hook::HookErrorType;
 use belay_api::notification::ErrorType;
+use belay_testkit::source::has_test;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -91,10 +92,19 @@ fn every_link_between_pages_leads_somewhere() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `promises/termination.md` names for every line of two seeds the tests that try it.
+/// Each table in `promises` names for every line of a seed or two the tests that try it.
 #[test]
 fn every_test_that_keeps_a_promise_is_there() -> anyhow::Result<()> {
-    let table = include_str!("promises/termination.md");
+    for table in [
+        include_str!("promises/termination.md"),
+        include_str!("promises/notifications.md"),
+    ] {
+        every_row_names_tests(table)?;
+    }
+    Ok(())
+}
+
+fn every_row_names_tests(table: &str) -> anyhow::Result<()> {
     let mut named = 0;
     for row in table.lines().filter(|line| line.starts_with("| ")) {
         let tests: Vec<(&str, &str)> = row
@@ -108,8 +118,7 @@ fn every_test_that_keeps_a_promise_is_there() -> anyhow::Result<()> {
         );
         for (path, test) in tests {
             let text = read(&format!("{path}.rs"))?;
-            let is_there = text.contains(&format!("fn {test}("));
-            assert!(is_there, "{path}.rs has no test {test}");
+            assert!(has_test(&text, test), "{path}.rs has no test {test}");
             named += 1;
         }
     }

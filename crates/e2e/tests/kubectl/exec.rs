@@ -1,12 +1,10 @@
 //! `kubectl exec` with a stock kubectl: streams, exit codes, terminals, and that nothing is left of
 //! a command whose user is gone. On the runtime that the file including this one gives.
 
-use std::{
-    sync::atomic::{AtomicU32, Ordering},
-    time::Duration,
-};
+use std::time::Duration;
 
 use anyhow::Context;
+use belay_testkit::processes::unique_seconds;
 use belay_testkit::{Instance, Kubectl, Stage, eventually, pod, processes};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -26,13 +24,6 @@ pub(crate) async fn place(
     let manifest = stage.manifest(pod(name).idle("main"));
     kubectl.ready_pod(&manifest).await?;
     Ok(Some((instance, stage, kubectl)))
-}
-
-/// A number for `sleep` that no other process sleeps for.
-fn unique_seconds() -> String {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    format!("{}{number:03}", 3_000_000 + std::process::id())
 }
 
 /// How many processes sleep for that long.

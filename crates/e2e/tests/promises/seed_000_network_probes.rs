@@ -1,19 +1,14 @@
 //! The promises of the container notifier proposal (KEP-1977) about probes that ask over the network:
 //! each asks the pod at its own address. Runs on the stage that the file including this one gives.
 
-use std::net::{Ipv4Addr, TcpListener};
-
+use belay_testkit::ports::unique_port;
 use belay_testkit::{Stage, exec, notification, pod, until_file};
 use serde_json::{Value, json};
 
 /// Long enough that no busy machine lets it end before its time.
 const LONG: u32 = 600;
-
-/// A port that nobody uses. Where pods share the machine's network they need one of their own.
-fn free_port() -> anyhow::Result<u16> {
-    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-    Ok(listener.local_addr()?.port())
-}
+/// Waited for, and long enough for a first try on a busy machine.
+const OVER: u32 = 30;
 
 /// "A probe ... to verify": the same probe fails while what it asks for is not there, and succeeds when
 /// the handler has seen to it. The first process runs `main`, the handler runs `change`; both say when
@@ -36,7 +31,7 @@ async fn fails_then_succeeds(
         .container_field("ports", json!([{"name": "probed", "containerPort": port}]))
         .notifier(
             "early",
-            exec(["true"]).timeout(10).with("probe", probe.clone()),
+            exec(["true"]).timeout(OVER).with("probe", probe.clone()),
         )
         .notifier(
             "change",
@@ -52,10 +47,8 @@ async fn fails_then_succeeds(
     let error = &early["status"]["containers"][0]["error"];
     assert_eq!(error["type"], "HandlerTimeout", "{early:#}");
     let said = error["message"].as_str().unwrap_or_default().to_owned();
-    assert!(
-        said.starts_with("the probe did not succeed within 10 s"),
-        "{said}"
-    );
+    let over = format!("the probe did not succeed within {OVER} s");
+    assert!(said.starts_with(&over), "{said}");
     let done = notification(name, name, "change").build();
     let done = stage.admin().notify(&done).await?;
     assert_eq!(done["status"]["state"], "Succeeded", "{done:#}");
@@ -68,7 +61,7 @@ async fn an_http_probe_asks_the_named_port_of_the_pod() -> anyhow::Result<()> {
     let Some(stage) = crate::stage().await? else {
         return Ok(());
     };
-    let (port, root) = (free_port()?, stage.file("web-root"));
+    let (port, root) = (unique_port()?, stage.file("web-root"));
     std::fs::create_dir(&root)?;
     let serve = format!("busybox httpd -p {port} -h {root}");
     let probe = json!({"httpGet": {"path": "/ready", "port": "probed"}});
@@ -83,7 +76,7 @@ async fn a_tcp_probe_asks_whether_the_port_of_the_pod_is_open() -> anyhow::Resul
     let Some(stage) = crate::stage().await? else {
         return Ok(());
     };
-    let (port, go) = (free_port()?, stage.file("port-go"));
+    let (port, go) = (unique_port()?, stage.file("port-go"));
     let later = format!(
         "{{ while [ ! -e {go} ]; do sleep 0.05; done; busybox httpd -p {port} -h /tmp; }} &"
     );
@@ -99,7 +92,7 @@ async fn a_grpc_probe_asks_the_pod_for_the_health_of_its_service() -> anyhow::Re
     let Some(stage) = crate::stage().await? else {
         return Ok(());
     };
-    let (port, go) = (free_port()?, stage.file("health-go"));
+    let (port, go) = (unique_port()?, stage.file("health-go"));
     let program = stage.program(env!("CARGO_BIN_EXE_grpc-health").as_ref())?;
     let serve = format!("{program} {port} db.Store {go} &");
     let probe = json!({"grpc": {"port": port, "service": "db.Store"}});

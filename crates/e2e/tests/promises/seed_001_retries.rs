@@ -1,8 +1,7 @@
 //! The promises of the execution hook proposal about trying again and about how an action ends. Each
 //! test quotes the sentence it is about, and runs on the stage that the file including this one gives.
 
-use std::net::{Ipv4Addr, TcpListener};
-
+use belay_testkit::ports::unique_port;
 use belay_testkit::{HOOKS, hook, hooked, lines, pod, processes, shell, until_file};
 use serde_json::{Value, json};
 
@@ -104,12 +103,6 @@ async fn what_still_fails_or_hangs_when_its_time_is_over_is_failed() -> anyhow::
     Ok(())
 }
 
-/// A port that nobody uses. Where pods share the machine's network they need one of their own.
-fn free_port() -> anyhow::Result<u16> {
-    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-    Ok(listener.local_addr()?.port())
-}
-
 /// "Action core_v1.Handler": a command, a request, or a connection, to the pod's own address.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_action_may_be_a_request_or_a_connection_to_the_pod() -> anyhow::Result<()> {
@@ -118,7 +111,7 @@ async fn an_action_may_be_a_request_or_a_connection_to_the_pod() -> anyhow::Resu
     };
     let admin = stage.admin();
     let (port, root, go) = (
-        free_port()?,
+        unique_port()?,
         stage.file("asked-root"),
         stage.file("asked-go"),
     );
