@@ -96,7 +96,7 @@ pub async fn run(controllers: Controllers, shutdown: CancellationToken) {
 /// A notification to resolve.
 #[derive(Debug)]
 struct Turn {
-    object: PodNotification,
+    object: Box<PodNotification>,
     /// When it was seen first.
     seen: Instant,
     /// How long it waits when it fails again; `None` for one that never did.
@@ -127,7 +127,7 @@ impl Queue {
     fn add(&mut self, object: PodNotification) {
         if is_unresolved(&object) && self.known.insert(object.uid().unwrap_or_default()) {
             self.waiting.push_back(Turn {
-                object,
+                object: Box::new(object),
                 seen: Instant::now(),
                 pause: None,
             });
@@ -314,7 +314,7 @@ async fn settle(controllers: &Controllers, owners: &Owners, mut turn: Turn) -> S
         // It may have changed since it was told of.
         Some(_) => match objects::find(&api, &name).await {
             Ok(Some(read)) if read.uid().as_deref() == Some(&uid) && is_unresolved(&read) => {
-                turn.object = read;
+                *turn.object = read;
                 Ok(())
             }
             Ok(_) => return Settling::Done(uid),

@@ -215,7 +215,7 @@ fn wire(status: &Value, version: &str) -> Value {
 /// As many turns as it takes.
 async fn settle_at_last(controllers: &Controllers, owners: &Owners, object: PodNotification) {
     let mut turn = Turn {
-        object,
+        object: Box::new(object),
         seen: Instant::now(),
         pause: None,
     };
