@@ -96,7 +96,7 @@ pub async fn run(controllers: Controllers, shutdown: CancellationToken) {
 /// A notification to resolve.
 #[derive(Debug)]
 struct Turn {
-    object: PodNotification,
+    object: Box<PodNotification>,
     /// When it was seen first.
     seen: Instant,
     /// How long it waits when it fails again; `None` for one that never did.
@@ -110,15 +110,15 @@ enum Settling {
     /// The UID of what nothing has to be done with any more.
     Done(String),
     /// Another turn, after this time.
-    Later(Box<Turn>, Duration),
+    Later(Turn, Duration),
 }
 
 /// Notifications to resolve, each once at a time.
 #[derive(Debug, Default)]
 struct Queue {
-    waiting: VecDeque<Box<Turn>>,
+    waiting: VecDeque<Turn>,
     /// Those that failed, by the time of their next turn and UID.
-    later: BTreeMap<(Instant, String), Box<Turn>>,
+    later: BTreeMap<(Instant, String), Turn>,
     /// Waiting or under way.
     known: HashSet<String>,
 }
@@ -126,20 +126,20 @@ struct Queue {
 impl Queue {
     fn add(&mut self, object: PodNotification) {
         if is_unresolved(&object) && self.known.insert(object.uid().unwrap_or_default()) {
-            self.waiting.push_back(Box::new(Turn {
-                object,
+            self.waiting.push_back(Turn {
+                object: Box::new(object),
                 seen: Instant::now(),
                 pause: None,
-            }));
+            });
         }
     }
 
-    fn later(&mut self, turn: Box<Turn>, at: Instant) {
+    fn later(&mut self, turn: Turn, at: Instant) {
         let uid = turn.object.uid().unwrap_or_default();
         self.later.insert((at, uid), turn);
     }
 
-    fn next(&mut self, now: Instant) -> Option<Box<Turn>> {
+    fn next(&mut self, now: Instant) -> Option<Turn> {
         while let Some(first) = self.later.first_entry()
             && first.key().0 <= now
         {
@@ -303,7 +303,7 @@ fn orphaned(now: Timestamp) -> Settled {
 }
 
 /// Tries once to settle a notification.
-async fn settle(controllers: &Controllers, owners: &Owners, mut turn: Box<Turn>) -> Settling {
+async fn settle(controllers: &Controllers, owners: &Owners, mut turn: Turn) -> Settling {
     let uid = turn.object.uid().unwrap_or_default();
     let namespace = turn.object.namespace().unwrap_or_default();
     let name = turn.object.name_any();
@@ -314,7 +314,7 @@ async fn settle(controllers: &Controllers, owners: &Owners, mut turn: Box<Turn>)
         // It may have changed since it was told of.
         Some(_) => match objects::find(&api, &name).await {
             Ok(Some(read)) if read.uid().as_deref() == Some(&uid) && is_unresolved(&read) => {
-                turn.object = read;
+                *turn.object = read;
                 Ok(())
             }
             Ok(_) => return Settling::Done(uid),

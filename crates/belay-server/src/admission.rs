@@ -16,7 +16,7 @@
 
 mod hooks;
 
-use belay_api::fanout::OWNER_LABEL;
+use belay_api::fanout::{FINALIZER, OWNER_LABEL};
 use belay_api::rbac::{self, NOTIFIERS, NOTIFY, PolicyRule, missing};
 use serde_json::Value;
 
@@ -191,15 +191,31 @@ fn admit_membership(call: &Call<'_>, old: Option<&Value>, new: &Value) -> ApiRes
     let kind = call.resource.kind;
     if kind.plural != "podnotifications"
         || matches!(call.who.role(), Role::Controller | Role::Admin)
-        || !joins(OWNER_LABEL, "Notification", old, new)
     {
         return Ok(());
     }
-    let why = format!(
-        "only the controller of Belay may make a podnotification part of a Notification (the label \
-         {OWNER_LABEL}, an owner of the kind Notification)"
-    );
-    Err(refused(kind, new, &why))
+    if joins(OWNER_LABEL, "Notification", old, new) || leaves(OWNER_LABEL, FINALIZER, old, new) {
+        let why = format!(
+            "only the controller of Belay may make a podnotification part of a Notification, or \
+             take one out of it that has not been counted (the label {OWNER_LABEL}, an owner of \
+             the kind Notification)"
+        );
+        return Err(refused(kind, new, &why));
+    }
+    if old.is_none() && is_named_like_a_child(name(new)) {
+        let why = "names that end in a hyphen and sixteen hexadecimal digits are for \
+                   podnotifications that are part of a Notification; choose another name";
+        return Err(refused(kind, new, why));
+    }
+    Ok(())
+}
+
+/// What the names end in by which the controller finds again what it has made.
+fn is_named_like_a_child(name: &str) -> bool {
+    let hash = name.rsplit_once('-').map(|(_, hash)| hash);
+    hash.is_some_and(|hash| {
+        hash.len() == 16 && hash.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+    })
 }
 
 /// What came of a notification or a hook is said by who saw it, whatever the roles grant: agents and
@@ -223,11 +239,7 @@ pub(crate) fn admit_result(call: &Call<'_>, new: &Value) -> ApiResult<()> {
 /// Whether `new` belongs to an owner of this kind that `old` does not belong to. The label holds the
 /// owner's UID.
 fn joins(owner_label: &str, owner: &str, old: Option<&Value>, new: &Value) -> bool {
-    let label = |object: &Value| -> String {
-        let labels = object.pointer("/metadata/labels");
-        let label = labels.and_then(|labels| labels.get(owner_label)?.as_str());
-        label.unwrap_or_default().to_owned()
-    };
+    let label = |object| label(object, owner_label);
     let owners = |object: &Value| -> Vec<Value> {
         let owners = object.pointer("/metadata/ownerReferences");
         let owners = owners.and_then(Value::as_array).into_iter().flatten();
@@ -239,6 +251,24 @@ fn joins(owner_label: &str, owner: &str, old: Option<&Value>, new: &Value) -> bo
     let (now, before) = (label(new), old.map(label).unwrap_or_default());
     let owned = old.map(owners).unwrap_or_default();
     (!now.is_empty() && now != before) || owners(new).iter().any(|one| !owned.contains(one))
+}
+
+/// Whether `new` has lost the label of an owner that has still to count it. Who owns it is no matter:
+/// an owner that leaves its children behind takes itself out of them.
+fn leaves(owner_label: &str, finalizer: &str, old: Option<&Value>, new: &Value) -> bool {
+    let held = |old: &&Value| {
+        let finalizers = old.pointer("/metadata/finalizers");
+        let mut finalizers = finalizers.and_then(Value::as_array).into_iter().flatten();
+        finalizers.any(|one| one == finalizer)
+    };
+    let held = old.filter(held);
+    held.is_some_and(|old| label(old, owner_label) != label(new, owner_label))
+}
+
+fn label(object: &Value, name: &str) -> String {
+    let labels = object.pointer("/metadata/labels");
+    let label = labels.and_then(|labels| labels.get(name)?.as_str());
+    label.unwrap_or_default().to_owned()
 }
 
 fn refused(kind: &Kind, object: &Value, why: &str) -> ApiError {
@@ -324,6 +354,46 @@ mod tests {
         ] {
             let joined = joins(OWNER_LABEL, "Notification", old, new);
             assert_eq!(joined, expected, "{old:?} {new}");
+        }
+    }
+
+    #[test]
+    fn what_has_still_to_be_counted_keeps_its_label_and_may_lose_its_owner() {
+        let held = json!({"metadata": {"labels": {OWNER_LABEL: "u1"}, "finalizers": [FINALIZER],
+            "ownerReferences": [{"kind": "Notification", "uid": "u1"}]}});
+        let mut orphaned = held.clone();
+        orphaned["metadata"]["ownerReferences"] = json!([]);
+        let mut bare = orphaned.clone();
+        bare["metadata"]["labels"] = json!({});
+        let mut counted = bare.clone();
+        counted["metadata"]["finalizers"] = json!([]);
+        for (old, new, expected) in [
+            (None, &held, false),
+            (Some(&held), &held, false),
+            (Some(&held), &orphaned, false),
+            (Some(&held), &bare, true),
+            (Some(&held), &counted, true),
+            (Some(&counted), &counted, false),
+        ] {
+            let left = leaves(OWNER_LABEL, FINALIZER, old, new);
+            assert_eq!(left, expected, "{old:?} {new}");
+        }
+    }
+
+    #[test]
+    fn the_names_of_children_are_told_from_others() {
+        assert!(is_named_like_a_child("reload-bfe45e90262b0732"));
+        for name in [
+            "reload",
+            "reload-x7k2p",
+            "bfe45e90262b0732",
+            "reload-bfe45e90262b073",
+            "reload-bfe45e90262b07321",
+            "reload-bfe45e90262b073g",
+            "reload.bfe45e90262b0732",
+            "",
+        ] {
+            assert!(!is_named_like_a_child(name), "{name}");
         }
     }
 

@@ -169,3 +169,60 @@ async fn what_belongs_to_something_that_is_gone_goes_too_unless_it_is_to_be_orph
     }
     Ok(())
 }
+
+/// Children that their Notification leaves behind are held by a finalizer, and nobody counts them.
+#[tokio::test(flavor = "multi_thread")]
+async fn children_that_are_orphaned_can_be_deleted() -> anyhow::Result<()> {
+    let Some(stage) = stage().await? else {
+        return Ok(());
+    };
+    let admin = stage.admin();
+    let work = exec(["true"]);
+    stage
+        .run(
+            pod("left")
+                .label("group", "left")
+                .idle("main")
+                .notifier("main", "work", work),
+        )
+        .await?;
+    let object = fanout("left", ("group", "left"), "work").build();
+    let uid = admin.post(FANOUTS, &object).await?.ok()?["metadata"]["uid"].clone();
+    let uid = uid.as_str().context("it has a UID")?.to_owned();
+    let of = format!(
+        "{}?labelSelector=apps.k8s.io/notification-uid%3D{uid}",
+        belay_testkit::NOTIFICATIONS
+    );
+    let children = async || -> anyhow::Result<Vec<String>> {
+        let list = admin.get(&of).await?.ok()?;
+        let items = list["items"].as_array().cloned().unwrap_or_default();
+        let names = items
+            .iter()
+            .filter_map(|it| it["metadata"]["name"].as_str());
+        Ok(names.map(str::to_owned).collect())
+    };
+    let ended = |object: &Value| object["status"]["completeTime"].as_str().map(|_| ());
+    admin
+        .until(&format!("{FANOUTS}/left"), "the end", ended)
+        .await?;
+    let options = json!({"apiVersion": "v1", "kind": "DeleteOptions",
+        "propagationPolicy": "Orphan"});
+    admin
+        .delete_with(&format!("{FANOUTS}/left"), &options)
+        .await?
+        .ok()?;
+    eventually("the Notification to be gone", async || {
+        let gone = admin.get(&format!("{FANOUTS}/left")).await?.status == 404;
+        Ok(gone.then_some(()))
+    })
+    .await?;
+    let left = children().await?;
+    anyhow::ensure!(left.len() == 1, "{left:?}");
+    let path = format!("{}/{}", belay_testkit::NOTIFICATIONS, left[0]);
+    admin.delete(&path).await?.ok()?;
+    eventually("the child to be gone", async || {
+        Ok(children().await?.is_empty().then_some(()))
+    })
+    .await?;
+    Ok(())
+}

@@ -197,6 +197,24 @@ async fn what_is_part_of_a_fan_out_is_said_by_the_controller_alone() -> anyhow::
         patch["metadata"]["name"] = "part".into();
         refused(forger.merge(&path, &patch).await?, 403, &rule)?;
     }
+    // The names of such ones cannot be taken beforehand, and who is counted stays counted.
+    let taken = notification("part-0123456789abcdef", "part", "reload").build();
+    let reply = forger.post(NOTIFICATIONS, &taken).await?;
+    refused(reply, 403, &["sixteen hexadecimal digits"])?;
+    let counted = fanout("counted", ("app", "part"), "reload").all_pods();
+    let counted = admin.post(FANOUTS, &counted.build()).await?.ok()?;
+    let uid = counted["metadata"]["uid"].as_str().unwrap_or_default();
+    let of = format!("{NOTIFICATIONS}?labelSelector=apps.k8s.io/notification-uid%3D{uid}");
+    let child = eventually("the child", async || {
+        let list = admin.get(&of).await?.ok()?;
+        Ok(list["items"][0]["metadata"]["name"]
+            .as_str()
+            .map(str::to_owned))
+    })
+    .await?;
+    let child = format!("{NOTIFICATIONS}/{child}");
+    let unlabelled = json!({"metadata": {"labels": {"apps.k8s.io/notification-uid": null}}});
+    refused(forger.merge(&child, &unlabelled).await?, 403, &rule)?;
     // Anything else may be written on it.
     let harmless = json!({"metadata": {"labels": {"team": "a"}}});
     forger.merge(&path, &harmless).await?.ok()?;

@@ -214,11 +214,11 @@ fn wire(status: &Value, version: &str) -> Value {
 
 /// As many turns as it takes.
 async fn settle_at_last(controllers: &Controllers, owners: &Owners, object: PodNotification) {
-    let mut turn = Box::new(Turn {
-        object,
+    let mut turn = Turn {
+        object: Box::new(object),
         seen: Instant::now(),
         pause: None,
-    });
+    };
     loop {
         match settle(controllers, owners, turn).await {
             Settling::Done(uid) => return assert_eq!(uid, "u"),

@@ -1,10 +1,10 @@
 //! Hooks: what runs a command in containers takes the right to it.
 
-use belay_api::hook::HOOK_LABEL;
+use belay_api::hook::{FINALIZER, HOOK_LABEL};
 use belay_api::rbac::{HOOK_ACTIONS, RUN};
 use serde_json::Value;
 
-use super::{joins, refused};
+use super::{joins, leaves, refused};
 use crate::api::{Api, Call};
 use crate::authority::Right;
 use crate::identity::Role;
@@ -82,10 +82,13 @@ impl Api {
 /// asked. The administrator may do what the controllers do.
 fn admit_pod_action(call: &Call<'_>, old: Option<&Value>, new: &Value) -> ApiResult<()> {
     let others = !matches!(call.who.role(), Role::Controller | Role::Admin);
-    if others && (old.is_none() || joins(HOOK_LABEL, "ExecutionHook", old, new)) {
+    let moved =
+        || joins(HOOK_LABEL, "ExecutionHook", old, new) || leaves(HOOK_LABEL, FINALIZER, old, new);
+    if others && (old.is_none() || moved()) {
         let why = format!(
-            "only the controller of Belay may create a podaction, or make it part of another hook \
-             (the label {HOOK_LABEL}, an owner of the kind ExecutionHook)"
+            "only the controller of Belay may create a podaction, make it part of another hook, or \
+             take it out of one that has not told of it (the label {HOOK_LABEL}, an owner of the \
+             kind ExecutionHook)"
         );
         return Err(refused(call.resource.kind, new, &why));
     }

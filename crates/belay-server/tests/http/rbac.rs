@@ -488,6 +488,46 @@ async fn only_the_controller_makes_a_podnotification_part_of_a_notification() {
 }
 
 #[tokio::test]
+async fn names_of_children_are_the_controller_s_and_a_child_keeps_its_label_until_it_is_counted() {
+    let h = Harness::start().await;
+    running_pod(&h).await;
+    let mut rules = may_trigger("reload").to_vec();
+    rules.push(rule(OWN, "podnotifications", &["update", "patch"]));
+    grant(&h, "ann", &rules).await;
+    let (ann, controller) = (h.of(user("ann")), h.of(Identity::controller()));
+    let name = "many-bfe45e90262b0732";
+    let mut child = notification(name, "web", "reload");
+    let refused = ann.post(NOTIFICATIONS, &child).await;
+    let message = refused.refused(403, "Forbidden");
+    assert!(message.contains("sixteen hexadecimal digits"), "{message}");
+
+    child["metadata"]["labels"] = json!({"apps.k8s.io/notification-uid": "u1"});
+    child["metadata"]["finalizers"] = json!(["apps.k8s.io/notification"]);
+    controller.post(NOTIFICATIONS, &child).await.ok();
+    let path = format!("{NOTIFICATIONS}/{name}");
+    let without = |label: Value, finalizers: Value| {
+        json!({"metadata": {"labels": {"apps.k8s.io/notification-uid": label},
+            "finalizers": finalizers}})
+    };
+    let held = json!(["apps.k8s.io/notification"]);
+    for patch in [
+        without(json!(null), held.clone()),
+        without(json!(""), held.clone()),
+        without(json!(null), json!([])),
+    ] {
+        let refused = ann.patch(&path, "merge-patch", &patch).await;
+        let message = refused.refused(403, "Forbidden");
+        assert!(message.contains("has not been counted"), "{message}");
+    }
+    let unowned = json!({"metadata": {"ownerReferences": []}});
+    ann.patch(&path, "merge-patch", &unowned).await.ok();
+    let patch = without(json!("u1"), json!([]));
+    controller.patch(&path, "merge-patch", &patch).await.ok();
+    let patch = without(json!(null), json!([]));
+    ann.patch(&path, "merge-patch", &patch).await.ok();
+}
+
+#[tokio::test]
 async fn more_rights_on_notifications_are_no_right_to_other_notifiers_or_to_status() {
     let h = Harness::start().await;
     running_pod(&h).await;
