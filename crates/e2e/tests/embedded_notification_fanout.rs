@@ -183,7 +183,7 @@ async fn children_that_are_orphaned_can_be_deleted() -> anyhow::Result<()> {
             pod("left")
                 .label("group", "left")
                 .idle("main")
-                .notifier("main", "work", work),
+                .notifier("work", work),
         )
         .await?;
     let object = fanout("left", ("group", "left"), "work").build();
