@@ -86,7 +86,7 @@ async fn notify_exits_1_when_a_handler_fails_and_3_when_nobody_declares_it() -> 
 async fn a_signal_without_a_handler_is_noted() -> anyhow::Result<()> {
     let (instance, admin) = admin().await?;
     let manifest = pod("deaf")
-        .container("main", ["sleep", "81000"])
+        .container("main", ["sleep", "1000"])
         .notifier("wake", signal("SIGURG"))
         .build();
     admin.run(&manifest).await?;
@@ -225,9 +225,10 @@ async fn without_waiting_the_notification_goes_on_by_itself() -> anyhow::Result<
 #[tokio::test(flavor = "multi_thread")]
 async fn the_timeout_ends_the_wait_and_the_action() -> anyhow::Result<()> {
     let (instance, admin) = admin().await?;
+    let mark = processes::unique_seconds();
     let manifest = pod("slow")
         .idle("main")
-        .notifier("hang", exec(["sleep", "82000"]).timeout(600))
+        .notifier("hang", exec(["sleep", &mark]).timeout(600))
         .build();
     admin.run(&manifest).await?;
     // Time enough for the start on a busy machine: what had not begun by then would be `Expired`.
@@ -237,9 +238,7 @@ async fn the_timeout_ends_the_wait_and_the_action() -> anyhow::Result<()> {
     assert!(err.contains("timed out waiting"), "{err}");
     assert!(notifications_of(&admin, "slow").await?.is_empty());
     eventually("the end of the action", async || {
-        Ok(processes::with_command("sleep 82000")
-            .is_empty()
-            .then_some(()))
+        Ok(processes::with_command(&mark).is_empty().then_some(()))
     })
     .await
 }
@@ -247,9 +246,10 @@ async fn the_timeout_ends_the_wait_and_the_action() -> anyhow::Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn ctrl_c_deletes_what_was_created_and_cancels_the_action() -> anyhow::Result<()> {
     let (instance, admin) = admin().await?;
+    let mark = processes::unique_seconds();
     let manifest = pod("interrupted")
         .idle("main")
-        .notifier("hang", exec(["sleep", "83000"]).timeout(600))
+        .notifier("hang", exec(["sleep", &mark]).timeout(600))
         .build();
     admin.run(&manifest).await?;
     let child = std::process::Command::new(env!("CARGO_BIN_EXE_belay"))
@@ -259,7 +259,7 @@ async fn ctrl_c_deletes_what_was_created_and_cancels_the_action() -> anyhow::Res
         .stderr(std::process::Stdio::piped())
         .spawn()?;
     eventually("the start of the action", async || {
-        Ok((!processes::with_command("sleep 83000").is_empty()).then_some(()))
+        Ok((!processes::with_command(&mark).is_empty()).then_some(()))
     })
     .await?;
     let pid = rustix::process::Pid::from_raw(i32::try_from(child.id())?).unwrap();
@@ -272,9 +272,7 @@ async fn ctrl_c_deletes_what_was_created_and_cancels_the_action() -> anyhow::Res
     );
     assert!(notifications_of(&admin, "interrupted").await?.is_empty());
     eventually("the end of the action", async || {
-        Ok(processes::with_command("sleep 83000")
-            .is_empty()
-            .then_some(()))
+        Ok(processes::with_command(&mark).is_empty().then_some(()))
     })
     .await
 }
@@ -303,9 +301,10 @@ async fn a_second_instance_on_the_same_directory_is_refused_naming_the_first() -
 async fn stopping_an_instance_leaves_its_containers_and_the_next_one_has_them() -> anyhow::Result<()>
 {
     let mut instance = Instance::up().start().await?;
-    let manifest = pod("stays").container("main", ["sleep", "84000"]).build();
+    let mark = processes::unique_seconds();
+    let manifest = pod("stays").container("main", ["sleep", &mark]).build();
     instance.admin().await?.run(&manifest).await?;
-    let before = processes::with_command("sleep 84000");
+    let before = processes::with_command(&mark);
     assert_eq!(before.len(), 1);
     let status = instance.stop().await?;
     assert!(status.success(), "{status}: {}", instance.log());
@@ -317,7 +316,7 @@ async fn stopping_an_instance_leaves_its_containers_and_the_next_one_has_them() 
     assert!(processes::is_alive(before[0].pid));
     instance.start_again().await?;
     instance.admin().await?.running("stays").await?;
-    let after = processes::with_command("sleep 84000");
+    let after = processes::with_command(&mark);
     assert_eq!(after.len(), 1);
     assert_eq!(after[0].pid, before[0].pid);
     Ok(())

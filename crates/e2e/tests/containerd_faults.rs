@@ -1,8 +1,6 @@
 //! Pods on a containerd that is killed, restarted or hangs, and on sandboxes that die: containers end
 //! on time, other pods never notice, and nothing is left behind.
 
-use std::time::Duration;
-
 use anyhow::Context as _;
 use belay_testkit::containerd::{Containerd, Installation};
 use belay_testkit::ends::{LONG, delete, gone, pre_stop, reports, sent, stopping, told};
@@ -289,9 +287,10 @@ async fn a_pod_whose_sandbox_dies_begins_anew_in_another() -> anyhow::Result<()>
         Ok(matches!(phase, "Succeeded" | "Failed").then_some(()))
     })
     .await?;
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    // Whoever began it anew would have done so before the node has run another pod.
+    up(&stage, talker(&stage, "later"), "later").await?;
     assert_eq!(std::fs::read_to_string(stage.file("mortal"))?, "up\nTERM\n");
-    for name in ["phoenix", "mortal"] {
+    for name in ["phoenix", "mortal", "later"] {
         delete(&stage, name).await?;
         gone(&stage, name).await?;
     }

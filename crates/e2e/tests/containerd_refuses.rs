@@ -1,5 +1,5 @@
-//! The end of pods on a containerd that answers with errors: containers end by their signal and
-//! grace, other pods never notice, and when it does as it is told again nothing is left behind.
+//! Pods on a containerd that answers with errors: they start once it does as it is told, containers
+//! end by their signal and grace, other pods never notice, and nothing is left behind.
 
 use anyhow::Context as _;
 use belay_testkit::containerd::{Containerd, Installation};
@@ -19,6 +19,14 @@ const NEEDED: [&str; 8] = [
     "runtime.v1.RuntimeService/RemoveContainer",
     "runtime.v1.RuntimeService/StopPodSandbox",
     "runtime.v1.RuntimeService/RemovePodSandbox",
+];
+
+/// What the start of a pod cannot do without.
+const BEGIN: [&str; 4] = [
+    "runtime.v1.ImageService/ImageStatus",
+    "runtime.v1.RuntimeService/CreateContainer",
+    "runtime.v1.RuntimeService/RunPodSandbox",
+    "runtime.v1.RuntimeService/StartContainer",
 ];
 
 /// A containerd of the test's own, with somebody in front of it, and a node that knows only him.
@@ -70,6 +78,14 @@ impl Rig {
         let path = format!("{PODS}/{name}");
         let pod = self.stage.admin().get(&path).await?.ok()?;
         Ok(pod["status"]["containerStatuses"].clone())
+    }
+
+    /// Warnings about a pod.
+    async fn warnings(&self, name: &str) -> anyhow::Result<usize> {
+        let events = "/api/v1/namespaces/default/events";
+        let path = format!("{events}?fieldSelector=involvedObject.name%3D{name},type%3DWarning");
+        let list = self.stage.admin().get(&path).await?.ok()?;
+        Ok(list["items"].as_array().map_or(0, Vec::len))
     }
 
     /// That no process of a pod is left, which is known by its file.
@@ -144,6 +160,54 @@ async fn whichever_call_of_an_end_is_refused_the_container_ends_and_the_rest_fol
     delete(&rig.stage, "bystander").await?;
     gone(&rig.stage, "bystander").await?;
     assert_eq!(rig.heard("bystander")?, "up\nhook\nTERM\n");
+    rig.pods_left(0).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whichever_call_of_a_start_is_refused_the_pod_says_so_and_starts_once_when_it_may()
+-> anyhow::Result<()> {
+    let Some(rig) = Rig::start().await? else {
+        return Ok(());
+    };
+    rig.up(rig.talker("bystander"), "bystander").await?;
+    let before = rig.containers("bystander").await?;
+    // One start in peace tells what there is to be refused.
+    rig.doorman.called();
+    rig.up(rig.talker("peaceful"), "peaceful").await?;
+    let calls = rig.doorman.called();
+    for needed in BEGIN {
+        assert!(calls.contains(needed), "{needed} is not in {calls:?}");
+    }
+    let mut names = Vec::new();
+    for (number, call) in calls.iter().enumerate() {
+        let name = format!("refused-{number}");
+        rig.doorman.refuse(call);
+        rig.stage.create(rig.talker(&name)).await?;
+        let needed = BEGIN.contains(&call.as_str());
+        eventually(&format!("{call} to be missed"), async || {
+            let up = std::fs::exists(rig.stage.file(&name))?;
+            anyhow::ensure!(!(up && needed), "it runs without {call}");
+            Ok((up || rig.warnings(&name).await? > 0).then_some(()))
+        })
+        .await?;
+        assert_eq!(rig.containers("bystander").await?, before, "{call}");
+        names.push(name);
+    }
+    rig.doorman.let_through();
+    for (name, call) in names.iter().zip(&calls) {
+        let running = rig.stage.admin().running(name).await;
+        running.context(call.clone())?;
+        until_file(&rig.stage.file(name), |text| text.contains("up")).await?;
+    }
+    for name in names
+        .iter()
+        .map(String::as_str)
+        .chain(["peaceful", "bystander"])
+    {
+        delete(&rig.stage, name).await?;
+        gone(&rig.stage, name).await?;
+        assert_eq!(rig.heard(name)?, "up\nhook\nTERM\n", "{name}");
+    }
     rig.pods_left(0).await
 }
 

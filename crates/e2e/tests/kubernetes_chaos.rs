@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use fleet::{
     Incarnation, PATIENCE, SLOTS, begun, children, complete, counted, delivered_to, fan_out,
-    incarnations, items, let_end, member, run_all, runs,
+    incarnations, items, let_end, member, run_all, runs, told_truly,
 };
 
 #[path = "chaos/fleet.rs"]
@@ -38,13 +38,19 @@ async fn a_fan_out_over_a_hundred_pods_survives_the_end_of_every_part() -> anyho
     for notifier in notifiers {
         let_end(&stage, notifier, 0)?;
     }
-    let pods = (0..COUNT).map(|number| member(&stage, APP, &format!("{APP}-{number}"), &notifiers));
+    let pods = (0..COUNT).map(|number| {
+        let name = format!("{APP}-{number}");
+        member(&stage, APP, &name, &notifiers, code_of(&name))
+    });
     run_all(&stage, pods.collect()).await?;
     let who = incarnations(&stage, APP).await?;
     assert_eq!(who.len(), COUNT);
 
-    every_part_is_killed(&mut cluster, &stage).await?;
+    let had_ended = every_part_is_killed(&mut cluster, &stage).await?;
     all_were_reached(&stage, "killed", &who).await?;
+    for pod in had_ended {
+        assert_eq!(runs(&stage, "killed", &pod), 1, "{pod}");
+    }
     the_api_server_is_away_for_a_minute(&mut cluster, &stage).await?;
     all_were_reached(&stage, "away", &who).await?;
     once_each(&stage, "away");
@@ -55,7 +61,12 @@ async fn a_fan_out_over_a_hundred_pods_survives_the_end_of_every_part() -> anyho
     Ok(())
 }
 
-/// Everybody is notified: every outcome is success, and true.
+/// What a pod's handlers exit with: those of every tenth fail.
+fn code_of(pod: &str) -> u8 {
+    if pod.ends_with('9') { 5 } else { 0 }
+}
+
+/// Everybody is notified, and every outcome is true: what failed is told as failed, by its code.
 async fn all_were_reached(
     stage: &Stage,
     notifier: &str,
@@ -64,11 +75,16 @@ async fn all_were_reached(
     let done = complete(stage.admin(), notifier).await?;
     let children = children(stage.admin(), notifier).await?;
     counted(&done, &children, COUNT);
+    let fail = COUNT / 10;
+    let counts = (
+        &done["status"]["succeededCount"],
+        &done["status"]["failedCount"],
+    );
+    assert_eq!(counts, (&json!(COUNT - fail), &json!(fail)), "{done:#}");
     for child in &children {
-        assert_eq!(child["status"]["state"], "Succeeded", "{child:#}");
-        let who = who
-            .get(fleet::pod_of(child))
-            .context("a pod of the fleet")?;
+        let pod = fleet::pod_of(child);
+        told_truly(child, code_of(pod));
+        let who = who.get(pod).context("a pod of the fleet")?;
         delivered_to(stage, notifier, child, who);
     }
     Ok(())
@@ -94,8 +110,10 @@ async fn in_the_middle(stage: &Stage, notifier: &str, ended: usize) -> anyhow::R
     Ok(())
 }
 
-/// The next ones may go on in the moment in which the part dies, so that it dies at work.
-async fn every_part_is_killed(cluster: &mut Cluster, stage: &Stage) -> anyhow::Result<()> {
+/// The next ones may go on in the moment in which the part dies, so that it dies at work. Nothing runs
+/// twice for that, but for the execs that die with containerd, which is last. Returns the pods whose
+/// handlers had ended, and been told of, before that.
+async fn every_part_is_killed(cluster: &mut Cluster, stage: &Stage) -> anyhow::Result<Vec<String>> {
     const STEP: usize = 14;
     fan_out(stage, APP, "killed", PARALLELISM).await?;
     in_the_middle(stage, "killed", 0).await?;
@@ -104,15 +122,29 @@ async fn every_part_is_killed(cluster: &mut Cluster, stage: &Stage) -> anyhow::R
     in_the_middle(stage, "killed", STEP).await?;
     let_end(stage, "killed", 2 * STEP)?;
     cluster.kill9_role("belay controller")?;
-    for (number, part) in (2..).zip([Part::Kubelet, Part::Containerd, Part::ApiServer]) {
+    let mut had_ended = Vec::new();
+    for (number, part) in (2..).zip([Part::Kubelet, Part::ApiServer, Part::Containerd]) {
         in_the_middle(stage, "killed", number * STEP).await?;
+        if part == Part::Containerd {
+            for pod in (0..COUNT).map(|number| format!("{APP}-{number}")) {
+                assert!(runs(stage, "killed", &pod) <= 1, "{pod}");
+            }
+            let mut children = children(stage.admin(), "killed").await?;
+            children.retain(|child| child["status"]["completeTime"].is_string());
+            had_ended = children
+                .iter()
+                .map(|child| fleet::pod_of(child).to_owned())
+                .collect();
+        }
         let_end(stage, "killed", (number + 1) * STEP)?;
         cluster.kill9(part).await?;
         cluster.start_part(part)?;
+        cluster.api_server_ready().await?;
     }
-    cluster.api_server_ready().await?;
     in_the_middle(stage, "killed", 5 * STEP).await?;
-    let_end(stage, "killed", COUNT)
+    let_end(stage, "killed", COUNT)?;
+    assert!(had_ended.len() > 3 * STEP, "{had_ended:?}");
+    Ok(had_ended)
 }
 
 async fn the_api_server_is_away_for_a_minute(

@@ -96,6 +96,10 @@ async fn without_agents_the_printed_rights_are_enough_to_run_commands() -> anyho
     assert_eq!(good["containers"][0]["output"], "fine\n", "{good:#}");
     assert_eq!(good["containers"][0]["exitCode"], 0, "{good:#}");
     assert_eq!(good["executor"], "belay-controller", "{good:#}");
+    let conditions = good["conditions"].as_array();
+    let told = conditions.and_then(|all| all.iter().find(|one| one["type"] == "FullGuarantees"));
+    let told = told.map(|told| (&told["status"], &told["reason"]));
+    assert_eq!(told, Some((&json!("False"), &json!("NoAgent"))), "{good:#}");
     let bad = come_of(admin, "bad").await?;
     assert_eq!(error(&bad).0, "HandlerFailed", "{bad:#}");
     assert_eq!(bad["containers"][0]["exitCode"], 3, "{bad:#}");

@@ -8,7 +8,8 @@ use belay_action::{Found, Outcome, TargetError};
 use crate::bench::*;
 use crate::fixture::{LONG, attempt, exec, soon, unique_seconds, until, with_argument};
 
-const SHORT: Duration = Duration::from_secs(5);
+/// Waited for, and long enough for a script to begin on a busy machine.
+const SHORT: Duration = Duration::from_secs(15);
 
 #[tokio::test]
 async fn an_exec_is_the_containers_user_with_its_environment_and_directory() {

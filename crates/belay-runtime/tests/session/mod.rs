@@ -282,9 +282,7 @@ pub fn text(bytes: &[u8]) -> String {
 
 /// For `sleep` to be found by.
 pub fn unique_seconds() -> String {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    format!("{}{number:03}", 2_000_000 + std::process::id())
+    belay_testkit::processes::unique_seconds()
 }
 
 pub fn with_argument(argument: &str) -> Vec<i32> {

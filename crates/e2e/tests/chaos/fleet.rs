@@ -37,8 +37,15 @@ impl Incarnation {
 }
 
 /// A pod that notes each of its incarnations, and each time that one of its notifiers runs there. A
-/// handler ends when its number, in the order in which handlers of this notifier began, may end.
-pub(crate) fn member(stage: &Stage, app: &str, name: &str, notifiers: &[&str]) -> PodBuilder {
+/// handler ends when its number, in the order in which handlers of this notifier began, may end; then
+/// it prints who it is, and exits with `code`.
+pub(crate) fn member(
+    stage: &Stage,
+    app: &str,
+    name: &str,
+    notifiers: &[&str],
+    code: u8,
+) -> PodBuilder {
     let born = stage.file(&format!("{name}.born"));
     let first = format!(
         "cat /proc/sys/kernel/random/uuid > /tmp/word; echo $POD_UID $(cat /tmp/word) >> {born}; \
@@ -56,7 +63,8 @@ pub(crate) fn member(stage: &Stage, app: &str, name: &str, notifiers: &[&str]) -
         let script = format!(
             "echo $HOSTNAME $POD_UID $(cat /tmp/word) >> {ran}; echo $HOSTNAME >> {order}; \
              n=$(grep -nx $HOSTNAME {order} | head -n 1 | cut -d : -f 1); \
-             while [ $n -gt $(cat {may_end}) ]; do sleep 0.2; done"
+             while [ $n -gt $(cat {may_end}) ]; do sleep 0.2; done; \
+             echo $HOSTNAME ends with {code}; exit {code}"
         );
         built = built.notifier(notifier, exec(["sh", "-c", &script]).timeout(LONG));
     }
@@ -215,6 +223,17 @@ pub(crate) fn counted(done: &Value, children: &[Value], pods: usize) {
     assert_eq!(count("succeededCount"), of("Succeeded"), "{done:#}");
     assert_eq!(count("failedCount"), of("Failed"), "{done:#}");
     assert_eq!(count("targetCount"), json!(pods), "{done:#}");
+}
+
+/// The status tells how its handler ended: with this code, after it had printed it.
+pub(crate) fn told_truly(child: &Value, code: u8) {
+    let (status, main) = (&child["status"], &child["status"]["containers"][0]);
+    let state = if code == 0 { "Succeeded" } else { "Failed" };
+    assert_eq!(status["state"], state, "{child:#}");
+    assert_eq!(main["succeeded"], code == 0, "{child:#}");
+    assert_eq!(main["exitCode"], code, "{child:#}");
+    let printed = format!("{} ends with {code}\n", pod_of(child));
+    assert_eq!(main["output"], printed, "{child:#}");
 }
 
 /// Its handler ran in this incarnation, as often as it says at most, and in no other; the status
