@@ -9,7 +9,7 @@ use crate::bench::*;
 use crate::fixture::{LONG, attempt, exec, soon, unique_seconds, until, with_argument};
 
 /// Waited for, and long enough for a script to begin on a busy machine.
-const SHORT: Duration = Duration::from_secs(15);
+const SHORT: Duration = Duration::from_secs(8);
 
 #[tokio::test]
 async fn an_exec_is_the_containers_user_with_its_environment_and_directory() {
