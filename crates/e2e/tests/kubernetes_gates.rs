@@ -148,7 +148,7 @@ async fn roles_act_only_while_their_gate_is_on_and_lose_nothing() -> anyhow::Res
     let running = notification("running", "web", "wait").deadline(3600);
     admin.post(NOTIFICATIONS, &running.build()).await?.ok()?;
     until_file(&began, |text| !text.is_empty()).await?;
-    let cut = fanout("cut", ("app", "web"), "hang").spec("deadlineSeconds", 20);
+    let cut = fanout("cut", ("app", "web"), "hang").spec("deadlineSeconds", 60);
     admin.post(FANOUTS, &cut.build()).await?.ok()?;
     until_file(&hung, |text| !text.is_empty()).await?;
     assert_eq!(lines(&runs), 3);

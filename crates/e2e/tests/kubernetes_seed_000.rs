@@ -44,7 +44,7 @@ async fn a_pod_of_a_node_without_an_agent_is_not_notified_by_another() -> anyhow
     let running = json!({"status": {"phase": "Running"}});
     let path = format!("{PODS}/nobody-s/status");
     admin.merge(&path, &running).await?.ok()?;
-    let asked = notification("nobody-s", "nobody-s", "work").deadline(3);
+    let asked = notification("nobody-s", "nobody-s", "work").deadline(30);
     let done = admin.notify(&asked.build()).await?;
     assert_eq!(done["status"]["error"]["type"], "Expired", "{done:#}");
     assert_eq!(done["status"]["nodeName"], "nobody-s", "{done:#}");

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use belay_testkit::{PODS, Rest};
+use jiff::Timestamp;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -31,11 +32,14 @@ struct Endpoint {
 }
 
 type Endpoints = Arc<Mutex<BTreeMap<String, Arc<Endpoint>>>>;
+/// When each pod that has left got its last request at the latest.
+type Removals = Arc<Mutex<BTreeMap<String, Timestamp>>>;
 
 /// Ends with its value.
 pub(crate) struct Balancer {
     pub(crate) address: SocketAddr,
     endpoints: Endpoints,
+    removals: Removals,
     _tasks: JoinSet<()>,
 }
 
@@ -45,7 +49,8 @@ impl Balancer {
         let address = listener.local_addr()?;
         let endpoints = Endpoints::default();
         let mut tasks = JoinSet::new();
-        tasks.spawn(follow(admin, Arc::clone(&endpoints)));
+        let removals = Removals::default();
+        tasks.spawn(follow(admin, Arc::clone(&endpoints), Arc::clone(&removals)));
         let shared = Arc::clone(&endpoints);
         tasks.spawn(async move {
             let mut clients = JoinSet::new();
@@ -56,6 +61,7 @@ impl Balancer {
         Ok(Self {
             address,
             endpoints,
+            removals,
             _tasks: tasks,
         })
     }
@@ -63,6 +69,11 @@ impl Balancer {
     /// How many pods get requests.
     pub(crate) fn size(&self) -> usize {
         lock(&self.endpoints).len()
+    }
+
+    /// When it stopped to send requests to the pod with this UID, if it has.
+    pub(crate) fn removed(&self, uid: &str) -> Option<Timestamp> {
+        lock(&self.removals).get(uid).copied()
     }
 
     /// How many requests the least busy of them has at this moment.
@@ -80,10 +91,10 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 /// Keeps the endpoints up to date, for ever.
-async fn follow(admin: Rest, endpoints: Endpoints) {
+async fn follow(admin: Rest, endpoints: Endpoints, removals: Removals) {
     let mut leaving = JoinSet::new();
     loop {
-        if let Err(error) = follow_once(&admin, &endpoints, &mut leaving).await {
+        if let Err(error) = follow_once(&admin, &endpoints, &removals, &mut leaving).await {
             eprintln!("the balancer's watch: {error:#}");
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -93,11 +104,12 @@ async fn follow(admin: Rest, endpoints: Endpoints) {
 async fn follow_once(
     admin: &Rest,
     endpoints: &Endpoints,
+    removals: &Removals,
     leaving: &mut JoinSet<()>,
 ) -> anyhow::Result<()> {
     let list = admin.get(&format!("{PODS}?{SELECTOR}")).await?.ok()?;
     for pod in list["items"].as_array().into_iter().flatten() {
-        see(pod, false, endpoints, leaving);
+        see(pod, false, endpoints, removals, leaving);
     }
     let revision = &list["metadata"]["resourceVersion"];
     let revision = revision.as_str().context("no revision")?;
@@ -105,13 +117,19 @@ async fn follow_once(
     let mut watch = admin.watch(&path).await?;
     while let Some(event) = watch.next().await {
         let deleted = event["type"] == "DELETED";
-        see(&event["object"], deleted, endpoints, leaving);
+        see(&event["object"], deleted, endpoints, removals, leaving);
     }
     Ok(())
 }
 
 /// Who is ready gets requests from now on; who is leaving gets them a little longer.
-fn see(pod: &Value, deleted: bool, endpoints: &Endpoints, leaving: &mut JoinSet<()>) {
+fn see(
+    pod: &Value,
+    deleted: bool,
+    endpoints: &Endpoints,
+    removals: &Removals,
+    leaving: &mut JoinSet<()>,
+) {
     let uid = pod["metadata"]["uid"]
         .as_str()
         .unwrap_or_default()
@@ -136,10 +154,11 @@ fn see(pod: &Value, deleted: bool, endpoints: &Endpoints, leaving: &mut JoinSet<
             lock(endpoints).insert(uid, Arc::new(endpoint));
         }
     } else if !stays && known {
-        let endpoints = Arc::clone(endpoints);
+        let (endpoints, removals) = (Arc::clone(endpoints), Arc::clone(removals));
         leaving.spawn(async move {
             tokio::time::sleep(PROPAGATION).await;
             lock(&endpoints).remove(&uid);
+            lock(&removals).entry(uid).or_insert_with(Timestamp::now);
         });
     }
 }

@@ -4,7 +4,8 @@
 
 use anyhow::Context as _;
 use belay_testkit::{
-    FANOUTS, NOTIFICATIONS, eventually, exec, fanout, lines, pod, processes, signal, until_file,
+    FANOUTS, NOTIFICATIONS, eventually, exec, fanout, lines, notification, pod, processes, signal,
+    until_file,
 };
 use serde_json::Value;
 
@@ -160,8 +161,9 @@ async fn deleting_a_notification_cancels_what_runs_and_starts_nothing_more() -> 
 /// knew yet run nothing and stay no longer than the others.
 #[tokio::test(flavor = "multi_thread")]
 async fn deleting_a_notification_cancels_what_is_being_created() -> anyhow::Result<()> {
-    const PODS: usize = 8;
-    const ROUNDS: usize = 5;
+    /// More than are created at once.
+    const PODS: usize = 24;
+    const MOST_ROUNDS: usize = 40;
     let Some(stage) = crate::stage().await? else {
         return Ok(());
     };
@@ -169,8 +171,12 @@ async fn deleting_a_notification_cancels_what_is_being_created() -> anyhow::Resu
     let file = stage.file("flight");
     let pods = (0..PODS).map(|number| waiting("flight", &format!("flight-{number}"), &file));
     run_all(&stage, pods.collect()).await?;
-    let mut cut = 0;
-    for round in 0..ROUNDS {
+    let mut rounds = 0;
+    let mut was_cut = false;
+    while !was_cut {
+        let round = rounds;
+        rounds += 1;
+        anyhow::ensure!(rounds <= MOST_ROUNDS, "no creation was cut");
         let name = format!("flight-{round}");
         let created = fanout(&name, ("group", "flight"), "work").build();
         let revision = admin.post(FANOUTS, &created).await?.ok()?;
@@ -184,15 +190,25 @@ async fn deleting_a_notification_cancels_what_is_being_created() -> anyhow::Resu
         };
         while !of(&watch.next().await.context("an event")?) {}
         admin.delete(&format!("{FANOUTS}/{name}")).await?.ok()?;
-        let there = children(admin, &name).await?.len();
-        cut += usize::from(there < PODS);
-        println!("round {round}: {there} of {PODS} were there after the deletion");
         eventually("its children to be gone", async || {
             Ok(children(admin, &name).await?.is_empty().then_some(()))
         })
         .await?;
+        // Everybody who was created before this one, which is about nobody, has been told by then.
+        let mark = format!("{name}-mark");
+        let about_nobody = notification(&mark, "nobody-at-all", "work").build();
+        admin.post(NOTIFICATIONS, &about_nobody).await?.ok()?;
+        let mut created = 1;
+        loop {
+            let event = watch.next().await.context("an event")?;
+            if event["object"]["metadata"]["name"] == mark.as_str() {
+                break;
+            }
+            created += usize::from(of(&event) && event["type"] == "ADDED");
+        }
+        println!("round {round}: {created} of {PODS} were created");
+        was_cut = created < PODS;
     }
-    println!("{cut} of {ROUNDS} were cut off in the middle");
     eventually("what ran to be dead", async || {
         Ok(processes::with_command(&format!("{file}.go"))
             .is_empty()
@@ -208,7 +224,7 @@ async fn deleting_a_notification_cancels_what_is_being_created() -> anyhow::Resu
     carry_out(admin, &object.build()).await?;
     assert_eq!(lines(&file), ran, "nobody was notified later");
     assert_eq!(lines(&format!("{file}.ended")), 0, "what ran was killed");
-    for round in 0..ROUNDS {
+    for round in 0..rounds {
         let late = children(admin, &format!("flight-{round}")).await?;
         assert!(late.is_empty(), "{late:?}");
     }
