@@ -19,9 +19,9 @@ Examples:
   belay notify reload pod/web         run the action \"reload\" that pod web declares
   belay describe pod/web              what happened to it, in order
 
-Exit codes: 0 done, 1 the action failed, 2 wrong usage, 3 nothing matched.";
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 nothing matched (`notify` and `hook run` only).";
 
-/// Runs the actions that a workload declares for itself, records what happened, and undoes what it started.
+/// Runs the actions that a workload declares for itself, and records what happened in each container.
 #[derive(Debug, Parser)]
 #[command(name = "belay", version, after_help = MAP, max_term_width = 100)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
@@ -35,7 +35,9 @@ pub(crate) struct Cli {
 /// Options that every command takes.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Global {
-    /// Kubeconfig of the server to talk to [default: $KUBECONFIG, else that of `belay up`, else kubectl's]
+    /// Kubeconfig of the server to talk to [default: $KUBECONFIG, else that of `belay up`, else
+    /// kubectl's. A node's agent takes no default but $KUBECONFIG; controller and companion never
+    /// take that of `belay up`]
     #[arg(
         long,
         global = true,
@@ -63,7 +65,7 @@ pub(crate) struct Global {
     )]
     pub output: Option<Format>,
     /// What to log: error, warn, info, debug, trace, or directives like `info,belay_agent=debug`
-    /// [default: $RUST_LOG, else warn; info for server and agent]
+    /// [default: $RUST_LOG, else warn; info for server, controller and agent]
     #[arg(
         long,
         global = true,
@@ -113,7 +115,9 @@ Examples:
 
 Ctrl-C cancels: what was created is deleted, which kills the handlers that run; with --keep they go on.
 
-Exit codes: 0 every handler succeeded, 1 one failed or it was cancelled, 2 wrong usage, 3 no pod matches or no container declares the notifier.")]
+Exit codes: 0 every handler succeeded, 1 one failed or it was cancelled, 2 wrong usage, 3 no running
+pod matches the selector or no container declares the notifier. A pod that is named but does not
+exist is 1. With --no-wait 0 means created; with --dry-run a right that is missing is 1.")]
     Notify(NotifyArgs),
 
     /// Run the action of a HookAction in containers, and see what came of it
@@ -126,7 +130,9 @@ Examples:
   belay get pn
   belay get eh -A
   belay get pods web -o yaml
-  belay get nodes -o wide")]
+  belay get nodes -o wide
+
+Exit codes: 0 also when the list is empty, 1 when an object that is named does not exist.")]
     Get(GetArgs),
 
     /// Show one object and its timeline
@@ -170,7 +176,8 @@ Examples:
 Example:
   belay backup --data-dir /var/lib/belay /backups/belay-monday
 
-Certificates and tokens are not in the file: a restored instance makes its own.")]
+Certificates and tokens are not in the file. Keep a copy of pki/ and tokens.json with it: without
+them a restored instance makes new ones, and every node and user needs a new kubeconfig.")]
     Backup(BackupArgs),
 
     /// Put a backup in the place of a lost instance
@@ -282,16 +289,17 @@ pub(crate) struct AgentArgs {
     /// Address the agent serves logs and metrics on; port 0 takes a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
     pub listen: SocketAddr,
-    /// Address under which the server reaches this node [default: that of --listen]
+    /// Address under which the server reaches this node; a companion has no use for it [default:
+    /// that of --listen, or if that is all addresses, the one used towards the server]
     #[arg(long, value_name = "IP")]
     pub node_address: Option<IpAddr>,
-    /// What runs the containers
+    /// What runs the containers; a companion always works with a CRI runtime
     #[arg(long, value_name = "RUNTIME", default_value = "auto")]
     pub runtime: Runtime,
     /// How many actions run at once
     #[arg(long, value_name = "COUNT", default_value = "16", value_parser = clap::value_parser!(u16).range(1..))]
     pub max_actions: u16,
-    /// Socket of the CRI runtime [default: containerd's, else CRI-O's]
+    /// Socket of the CRI runtime [default: containerd's, else CRI-O's; of a companion containerd's]
     #[arg(long, value_name = "ENDPOINT", env = "CONTAINER_RUNTIME_ENDPOINT")]
     pub runtime_endpoint: Option<String>,
     #[command(flatten)]
@@ -317,7 +325,7 @@ pub(crate) struct ControllerArgs {
     /// Address for metrics and health, plain HTTP; port 0 takes a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
     pub listen: SocketAddr,
-    /// Name of this replica; something random is added for each process [default: the host name]
+    /// Name of this replica; a random suffix is added [default: the host name]
     #[arg(long, value_name = "NAME")]
     pub identity: Option<String>,
     #[command(flatten)]
@@ -331,7 +339,7 @@ pub(crate) struct ControllerArgs {
 /// What the controller of hooks is told.
 #[derive(Debug, Args)]
 pub(crate) struct Hooks {
-    /// How long finished ExecutionHooks are kept that do not say so themselves
+    /// How long to keep finished ExecutionHooks without ttlSecondsAfterFinished
     #[arg(long, value_name = "D", default_value = "1h", value_parser = duration)]
     pub hook_ttl: Duration,
 }
@@ -396,8 +404,8 @@ roles give to its name and groups, and nothing before a role is bound.")]
         /// A group of the user; may be repeated
         #[arg(long = "group", value_name = "G", requires = "user")]
         groups: Vec<String>,
-        /// Where the server is reached from where the kubeconfig is used [default: where it listens;
-        /// if that is every address, its first --tls-name]
+        /// URL under which users of the kubeconfig reach the server [default: its first --tls-name
+        /// if it listens on all addresses, else its listen address]
         #[arg(long, value_name = "URL", value_parser = server_url)]
         server: Option<http::Uri>,
         /// The server's data directory [default: /var/lib/belay for root, else ~/.local/state/belay]
@@ -434,8 +442,8 @@ pub(crate) struct NotifyArgs {
     /// Notify no more pods after this many failures
     #[arg(long, value_name = "N", requires = "selector", value_parser = clap::value_parser!(i32).range(1..))]
     pub max_failures: Option<i32>,
-    /// Nothing starts after this long, and the wait ends soon after: 30s, 2m, 1m30s [default: for pods
-    /// that are named 60s, with --selector 60s for each pod from its turn on; and no end of the wait]
+    /// Start nothing after this long, and stop waiting soon after: 30s, 2m, 1m30s [default: each
+    /// PodNotification may start within 60s; the wait has no limit]
     #[arg(long, value_name = "D", value_parser = duration)]
     pub timeout: Option<Duration>,
     /// Only say what would run where, who does not declare the notifier, and which rights are missing
@@ -517,8 +525,8 @@ pub(crate) struct HookRunArgs {
     /// With --selector: only in the containers of this name; may be repeated [default: all]
     #[arg(short = 'c', long = "container", value_name = "NAME")]
     pub containers: Vec<String>,
-    /// It starts in no container after this long, and the wait ends soon after: 30s, 2m, 1m30s
-    /// [default: 60s, and no end of the wait]
+    /// Start in no further container after this long, and stop waiting soon after: 30s, 2m
+    /// [default: 60s to start; unlimited wait]
     #[arg(long, value_name = "D", value_parser = duration)]
     pub timeout: Option<Duration>,
     /// Keep the hook: it is not deleted at the end, and Ctrl-C does not cancel it
