@@ -44,16 +44,18 @@ pub struct ContainerNotifier {
     pub probe: Option<Probe>,
 
     /// The notifier of the same container that undoes this one. While it has not run, this
-    /// notifier holds something, and the node sees to it that it runs.
+    /// notifier holds something, and the node sees to it that it runs. Not carried out yet: a
+    /// notifier that sets it is refused when it is triggered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undo: Option<String>,
 
     /// How long this notifier may hold before the node releases it by itself. Defaults to 60,
-    /// between 1 and 3600.
+    /// between 1 and 3600. It goes with undo or hold, and is not carried out yet either.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_hold_seconds: Option<i32>,
 
     /// Keeps the process of an exec handler running after it has succeeded, until it is undone.
+    /// Not carried out yet: a notifier that sets it is refused when it is triggered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<NotifierHold>,
 
