@@ -12,7 +12,7 @@ use belay_api::signal::Signal;
 use belay_shim::clock::Wall;
 use belay_shim::instance::Started;
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tonic::Code;
 
 use super::Shared;
@@ -28,6 +28,11 @@ use crate::report::{failed, start_report};
 
 /// How long containerd may take to tell of an exec before the kernel is asked.
 const PROMPT: Duration = Duration::from_secs(3);
+/// How long a start that another agent left under way is given to come to something: containerd
+/// goes on with it though its caller is gone.
+const SETTLES: Duration = Duration::from_secs(3);
+/// Between two looks at it.
+const PAUSE: Duration = Duration::from_millis(20);
 
 pub(crate) struct CriTarget {
     shared: Arc<Shared>,
@@ -93,6 +98,22 @@ impl CriTarget {
         match timeout(PROMPT, self.sight(exec)).await {
             Ok(Ok(sight)) => Ok(sight),
             Ok(Err(_)) | Err(_) => Ok(Sight::Running { pid: started.pid }),
+        }
+    }
+
+    /// The same, when a start that may still be under way has come to something.
+    async fn settled(&self, exec: &Exec, traces: &Traces) -> Result<Sight, TargetError> {
+        let (started, undecided) = match traces {
+            Traces::Starting { started, .. } => (started.as_ref(), started.is_none()),
+            _ => (None, false),
+        };
+        let until = Instant::now() + SETTLES;
+        loop {
+            let sight = self.sight_or_kernels(exec, started).await?;
+            if !undecided || sight != Sight::Created || Instant::now() >= until {
+                return Ok(sight);
+            }
+            sleep(PAUSE).await;
         }
     }
 
@@ -171,7 +192,7 @@ impl CriTarget {
             Traces::Starting { timeout, started } => (*timeout, started.clone()),
             _ => (Duration::ZERO, None),
         };
-        let sight = self.sight_or_kernels(&exec, started.as_ref()).await?;
+        let sight = self.settled(&exec, &traces).await?;
         match judge(&traces, &sight) {
             Standing::NeverStarted => {
                 exec.erase().await;
