@@ -10,6 +10,8 @@ use belay_api::pod::Pod;
 use belay_runtime::{Dns, HostPort, Mount, Propagation, Protocol};
 use serde_json::Value;
 
+use super::contents;
+
 /// Where names are looked up first.
 const HOSTS: &str = "/etc/hosts";
 /// How the node resolves names.
@@ -60,6 +62,9 @@ fn hosts(pod: &Pod, address: &str, of_node: &str) -> String {
 
 /// Writes the hosts that a pod knows into its directory, unless they are there, and returns how a
 /// container of it sees them; blocks. `None` if it mounts something of its own there.
+///
+/// Containers may write there. What they made of it stays with those that run; one that starts has
+/// what the pod knows.
 pub(crate) fn hosts_mount(
     dir: &Path,
     pod: &Pod,
@@ -78,7 +83,7 @@ pub(crate) fn hosts_mount(
     };
     let text = hosts(pod, address, &of_node);
     let file = dir.join("etc-hosts");
-    if fs::read_to_string(&file).ok().as_deref() != Some(&*text) {
+    if !contents::is(&file, text.as_bytes()) {
         fs::create_dir_all(dir)?;
         // Other containers of the pod may be started at the same time, and nobody reads a part.
         let new = dir.join(format!("etc-hosts.{container}"));
@@ -228,6 +233,27 @@ mod tests {
         assert_eq!(at(&[mount]), None);
         let left = fs::read_dir(dir.path()).unwrap().count();
         assert_eq!(left, 1);
+    }
+
+    #[test]
+    fn what_a_container_made_of_the_hosts_file_the_next_one_does_not_see() {
+        let dir = tempfile::tempdir().unwrap();
+        let make = || {
+            let made = hosts_mount(dir.path(), &pod(json!({})), "c", "10.0.0.5", &[]);
+            made.unwrap().unwrap().host_path
+        };
+        let path = make();
+        let written = fs::read_to_string(&path).unwrap();
+        let huge = 1 << 42;
+        let before = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        before.set_len(huge).unwrap();
+        assert_eq!(fs::read_to_string(make()).unwrap(), written);
+        // Whoever runs sees the file that it has mounted.
+        assert_eq!(before.metadata().unwrap().len(), huge);
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", &path).unwrap();
+        assert_eq!(fs::read_to_string(make()).unwrap(), written);
+        assert!(fs::symlink_metadata(&path).unwrap().is_file());
     }
 
     #[test]
