@@ -216,7 +216,7 @@ impl Terminations {
     }
 
     /// How an incarnation ended, if its end is over.
-    fn end_of(&self, container: &str, id: &ContainerId) -> Option<&End> {
+    pub(crate) fn end_of(&self, container: &str, id: &ContainerId) -> Option<&End> {
         let of_legs = || {
             let mut legs = self
                 .ongoing
