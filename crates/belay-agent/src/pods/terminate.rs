@@ -591,4 +591,4 @@ fn readable(record: &Record) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

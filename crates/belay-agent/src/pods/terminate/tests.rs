@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A runtime without any container. It hangs or refuses as often as it is told to.
 #[derive(Default)]
-struct Stubborn {
+pub(in crate::pods) struct Stubborn {
     /// Nobody is ever found to send a signal to.
     hangs: bool,
     refusals: AtomicU32,
@@ -124,18 +124,18 @@ fn refused() -> RuntimeError {
     }
 }
 
-struct Stage {
+pub(in crate::pods) struct Stage {
     /// Removed when the test is over.
     _dir: tempfile::TempDir,
-    host: Arc<Host>,
+    pub(in crate::pods) host: Arc<Host>,
     runtime: Arc<Stubborn>,
-    pod: Arc<Pod>,
+    pub(in crate::pods) pod: Arc<Pod>,
     tracked: BTreeMap<String, Tracked>,
 }
 
 impl Stage {
     /// A pod whose containers all run, each under an ID like `web-1`.
-    fn new(runtime: Stubborn, containers: &Value) -> Self {
+    pub(in crate::pods) fn new(runtime: Stubborn, containers: &Value) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let runtime = Arc::new(runtime);
         let pod: Pod = serde_json::from_value(json!({
