@@ -178,7 +178,7 @@ impl Worker {
         if let Some(dropped) = known.started(instance) {
             self.remove_later(dropped);
         }
-        self.terminations.came_back(name);
+        self.terminations.came_back(name, &id);
         // It is to be forgotten with the others, however late it comes.
         if let Some(ending) = &mut self.ending {
             ending.not_torn_down();
