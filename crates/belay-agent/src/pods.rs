@@ -15,6 +15,7 @@
 
 mod backoff;
 pub(crate) mod config;
+mod contents;
 mod environment;
 mod expand;
 mod hook;

@@ -60,11 +60,13 @@
 //! costs one more write, the removal of its finalizer.
 
 mod name;
+mod queue;
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::num::NonZeroUsize;
 
 pub use name::child_name;
+use queue::Queue;
 
 /// A pod to notify. Ordered by name, which is the order in which pods take their turns.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -140,7 +142,7 @@ pub struct Fanout {
     fixed: usize,
     pending: BTreeSet<Target>,
     /// Pending too, but their children could not be created: their turn is after the others'.
-    put_off: VecDeque<Target>,
+    put_off: Queue,
     starting: BTreeSet<Target>,
     /// By the pod's UID.
     children: HashMap<String, Child>,
@@ -165,7 +167,7 @@ impl Fanout {
             rule,
             fixed: pending.len(),
             pending,
-            put_off: VecDeque::new(),
+            put_off: Queue::default(),
             starting: BTreeSet::new(),
             children: HashMap::new(),
             running: 0,
@@ -275,7 +277,7 @@ impl Fanout {
             return None;
         }
         let first = self.pending.pop_first();
-        let target = first.or_else(|| self.put_off.pop_front())?;
+        let target = first.or_else(|| self.put_off.pop())?;
         self.starting.insert(target.clone());
         Some(target)
     }
@@ -304,7 +306,7 @@ impl Fanout {
     /// creation is under way, and counts against the limits.
     pub fn not_created(&mut self, target: &Target) {
         if self.starting.remove(target) {
-            self.put_off.push_back(target.clone());
+            self.put_off.push(target.clone());
         }
     }
 
@@ -394,11 +396,8 @@ impl Fanout {
             Policy::AllPods => Vec::new(),
             // Whose creation is under way may still come to nothing.
             Policy::PreExistingPods => {
-                let all = self
-                    .pending
-                    .iter()
-                    .chain(&self.put_off)
-                    .chain(&self.starting);
+                let waiting = self.pending.iter().chain(self.put_off.iter());
+                let all = waiting.chain(&self.starting);
                 all.collect::<BTreeSet<_>>().into_iter().cloned().collect()
             }
         };
@@ -484,7 +483,7 @@ impl Fanout {
 
     fn not_pending(&mut self, target: &Target) {
         if !self.pending.remove(target) {
-            self.put_off.retain(|other| other != target);
+            self.put_off.remove(target);
         }
     }
 

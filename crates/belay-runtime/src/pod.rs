@@ -348,14 +348,19 @@ pub enum RuntimeError {
     },
 }
 
+/// A question that is asked of a CRI runtime again and again.
+pub(crate) const ASK_STATE: &str = "ask for the state of a container";
+
 impl RuntimeError {
-    /// Whether the same question may be answered when it is asked again.
+    /// Whether the same question may be answered when it is asked again. A runtime that is busy may
+    /// refuse to tell a state; what it refuses to do, and what it tells badly, is no better a moment
+    /// later.
     pub fn is_transient(&self) -> bool {
         match self {
-            RuntimeError::Away { .. }
-            | RuntimeError::Call { .. }
-            | RuntimeError::Silent { .. }
-            | RuntimeError::Io { .. } => true,
+            RuntimeError::Away { .. } | RuntimeError::Silent { .. } | RuntimeError::Io { .. } => {
+                true
+            }
+            RuntimeError::Call { what, .. } => *what == ASK_STATE,
             RuntimeError::StartFailed { .. }
             | RuntimeError::NotFound { .. }
             | RuntimeError::StillRunning { .. }
@@ -427,4 +432,36 @@ pub trait PodRuntime: Containers + Sessions {
 
     /// Forgets a container that has ended, with the records of its attempts. Its log stays.
     async fn remove(&self, id: &ContainerId) -> Result<(), RuntimeError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(what: &'static str) -> RuntimeError {
+        RuntimeError::Call {
+            what,
+            problem: "no".to_owned(),
+        }
+    }
+
+    #[test]
+    fn whoever_cannot_be_told_of_for_good_is_left_out_and_the_others_are_waited_for() {
+        let damaged = RuntimeError::Damaged {
+            path: "somewhere".into(),
+            source: "nonsense".into(),
+        };
+        let away = RuntimeError::Away {
+            what: ASK_STATE,
+            problem: "silence".to_owned(),
+        };
+        let errors = [damaged, call("stop a container"), call(ASK_STATE), away];
+        let mut listed = Listed::default();
+        for (number, error) in errors.into_iter().enumerate() {
+            let id = ContainerId::new(format!("c{number}")).unwrap();
+            listed.take(id, Err(error));
+        }
+        let untold = listed.untold.iter().map(|(id, _)| id.as_str());
+        assert_eq!(untold.collect::<Vec<_>>(), ["c2", "c3"]);
+    }
 }

@@ -7,6 +7,7 @@ mod cri;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use belay_action::{Found, Outcome, TargetError};
@@ -370,26 +371,44 @@ async fn sessions_whose_starts_were_given_up_leave_nothing_when_containerd_goes_
         let bench = Bench::new(containerd).await;
         let (pod, _) = bench.sleeper().await;
         let mark = unique_seconds();
+        // Somebody begins a session at any moment, so some are under way when containerd hangs.
+        let (opened, given_up) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+        let enough = Arc::new(AtomicBool::new(false));
         let mut opening = tokio::task::JoinSet::new();
         for number in 0..12 {
-            let (runtime, id) = (bench.runtime.clone(), pod.id.clone());
-            let request = SessionRequest {
-                id: attempt(&format!("given-up-{number}")),
-                command: ["/bin/sleep", &mark].map(str::to_owned).to_vec(),
-                stdin: false,
-                terminal: None,
-            };
-            opening.spawn(async move { runtime.open(&id, &request).await.map(drop) });
+            let (runtime, id, mark) = (bench.runtime.clone(), pod.id.clone(), mark.clone());
+            let (opened, given_up) = (Arc::clone(&opened), Arc::clone(&given_up));
+            let enough = Arc::clone(&enough);
+            opening.spawn(async move {
+                for round in 0.. {
+                    if enough.load(Ordering::SeqCst) {
+                        return;
+                    }
+                    let request = SessionRequest {
+                        id: attempt(&format!("given-up-{number}-{round}")),
+                        command: ["/bin/sleep", &mark].map(str::to_owned).to_vec(),
+                        stdin: false,
+                        terminal: None,
+                    };
+                    match runtime.open(&id, &request).await {
+                        Ok(_) => opened.fetch_add(1, Ordering::SeqCst),
+                        Err(SessionError::Runtime(_)) => given_up.fetch_add(1, Ordering::SeqCst),
+                        Err(error) => panic!("{error}"),
+                    };
+                }
+            });
         }
-        tokio::time::sleep(Duration::from_millis(150)).await;
+        until("a session to open", || opened.load(Ordering::SeqCst) > 0).await;
         containerd.hang().unwrap();
-        // Longer than anybody waits for a start.
-        tokio::time::sleep(Duration::from_secs(35)).await;
+        let before = given_up.load(Ordering::SeqCst);
+        until("a start to be given up", || {
+            given_up.load(Ordering::SeqCst) > before
+        })
+        .await;
+        enough.store(true, Ordering::SeqCst);
         containerd.go_on().unwrap();
-        while let Some(opened) = soon(opening.join_next()).await {
-            if let Err(error) = opened.unwrap() {
-                assert!(matches!(error, SessionError::Runtime(_)), "{error}");
-            }
+        while let Some(ended) = soon(opening.join_next()).await {
+            ended.unwrap();
         }
         let sessions = bench.state.join("sessions");
         until("nothing is left", || {

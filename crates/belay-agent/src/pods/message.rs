@@ -13,6 +13,8 @@ use belay_api::pod::Container;
 use belay_runtime::{ContainerConfig, Mount, Propagation};
 use serde_json::Value;
 
+use super::contents;
+
 /// How much of the file is read.
 const LONGEST: u64 = 4096;
 /// How much of a log stands in for it.
@@ -45,9 +47,7 @@ impl Source {
     /// The message of a container that ended with `code`; blocks.
     pub(crate) fn read(&self, code: i32) -> Option<String> {
         let written = self.file.as_deref().and_then(|file| {
-            let mut text = Vec::new();
-            let file = fs::File::open(file).ok()?;
-            file.take(LONGEST).read_to_end(&mut text).ok()?;
+            let text = contents::head(file, LONGEST).ok()?;
             Some(String::from_utf8_lossy(&text).into_owned())
         });
         let written = written.filter(|text| !text.is_empty());
@@ -110,7 +110,7 @@ fn last_words(log: &Path) -> Option<String> {
     let from = end.saturating_sub(4 * u64::try_from(LOG_BYTES).ok()?);
     file.seek(SeekFrom::Start(from)).ok()?;
     let mut text = Vec::new();
-    file.read_to_end(&mut text).ok()?;
+    file.take(end - from).read_to_end(&mut text).ok()?;
     let text = String::from_utf8_lossy(&text);
     let mut lines: Vec<&str> = text.lines().collect();
     // The first may be cut, and has lost what is not the container's own. If there is no other it is

@@ -10,10 +10,12 @@ use belay_api::pod::Pod;
 use belay_runtime::{Dns, HostPort, Mount, Propagation, Protocol};
 use serde_json::Value;
 
+use super::contents;
+
 /// Where names are looked up first.
 const HOSTS: &str = "/etc/hosts";
 /// How the node resolves names.
-const RESOLV_CONF: &str = "/etc/resolv.conf";
+pub(crate) const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// The longest name of a host.
 const LONGEST_HOSTNAME: usize = 63;
 
@@ -60,6 +62,9 @@ fn hosts(pod: &Pod, address: &str, of_node: &str) -> String {
 
 /// Writes the hosts that a pod knows into its directory, unless they are there, and returns how a
 /// container of it sees them; blocks. `None` if it mounts something of its own there.
+///
+/// Containers may write there. What they made of it stays with those that run; one that starts has
+/// what the pod knows.
 pub(crate) fn hosts_mount(
     dir: &Path,
     pod: &Pod,
@@ -78,7 +83,7 @@ pub(crate) fn hosts_mount(
     };
     let text = hosts(pod, address, &of_node);
     let file = dir.join("etc-hosts");
-    if fs::read_to_string(&file).ok().as_deref() != Some(&*text) {
+    if !contents::is(&file, text.as_bytes()) {
         fs::create_dir_all(dir)?;
         // Other containers of the pod may be started at the same time, and nobody reads a part.
         let new = dir.join(format!("etc-hosts.{container}"));
@@ -96,18 +101,18 @@ pub(crate) fn hosts_mount(
 }
 
 /// How a pod resolves names, if not as the node does; blocks.
-pub(crate) fn dns(pod: &Pod) -> Option<Dns> {
-    let of_node = || fs::read_to_string(RESOLV_CONF).unwrap_or_default();
-    resolver(pod, &of_node)
+pub(crate) fn dns(pod: &Pod) -> io::Result<Option<Dns>> {
+    resolver(pod, &|| fs::read_to_string(RESOLV_CONF))
 }
 
-/// What the pod says is added to what the node says, unless that is not wanted.
-fn resolver(pod: &Pod, of_node: &dyn Fn() -> String) -> Option<Dns> {
+/// What the pod says is added to what the node says, unless that is not wanted. Without what the node
+/// says a pod that asked for it would have no name server for as long as its sandbox lives.
+fn resolver(pod: &Pod, of_node: &dyn Fn() -> io::Result<String>) -> io::Result<Option<Dns>> {
     let config = pod.spec.other.get("dnsConfig").filter(|it| it.is_object());
     let own_only = pod.spec.other.get("dnsPolicy").and_then(Value::as_str) == Some("None");
     let mut dns = match (own_only, config) {
-        (false, None) => return None,
-        (false, Some(_)) => parse(&of_node()),
+        (false, None) => return Ok(None),
+        (false, Some(_)) => parse(&of_node()?),
         (true, _) => Dns::default(),
     };
     let config = config.unwrap_or(&Value::Null);
@@ -129,7 +134,7 @@ fn resolver(pod: &Pod, of_node: &dyn Fn() -> String) -> Option<Dns> {
             None => name.to_owned(),
         });
     }
-    Some(dns)
+    Ok(Some(dns))
 }
 
 /// Reads a `resolv.conf`.
@@ -231,10 +236,31 @@ mod tests {
     }
 
     #[test]
+    fn what_a_container_made_of_the_hosts_file_the_next_one_does_not_see() {
+        let dir = tempfile::tempdir().unwrap();
+        let make = || {
+            let made = hosts_mount(dir.path(), &pod(json!({})), "c", "10.0.0.5", &[]);
+            made.unwrap().unwrap().host_path
+        };
+        let path = make();
+        let written = fs::read_to_string(&path).unwrap();
+        let huge = 1 << 42;
+        let before = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        before.set_len(huge).unwrap();
+        assert_eq!(fs::read_to_string(make()).unwrap(), written);
+        // Whoever runs sees the file that it has mounted.
+        assert_eq!(before.metadata().unwrap().len(), huge);
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", &path).unwrap();
+        assert_eq!(fs::read_to_string(make()).unwrap(), written);
+        assert!(fs::symlink_metadata(&path).unwrap().is_file());
+    }
+
+    #[test]
     fn names_are_resolved_as_on_the_node_with_what_the_pod_adds() {
-        let of_node =
-            || "# x\nnameserver 192.0.2.1\nsearch one two\noptions ndots:1 edns0\n".to_owned();
-        let told = |spec: Value| resolver(&pod(spec), &of_node);
+        let text = "# x\nnameserver 192.0.2.1\nsearch one two\noptions ndots:1 edns0\n";
+        let of_node = || Ok(text.to_owned());
+        let told = |spec: Value| resolver(&pod(spec), &of_node).unwrap();
         assert_eq!(told(json!({"dnsPolicy": "ClusterFirst"})), None);
         let config = json!({"nameservers": ["192.0.2.2", "192.0.2.1"], "searches": ["three"],
                             "options": [{"name": "ndots", "value": "5"}, {"name": "rotate"}]});
@@ -246,6 +272,18 @@ mod tests {
         let own = told(json!({"dnsPolicy": "None", "dnsConfig": config})).unwrap();
         assert_eq!(own.servers, texts(&["192.0.2.2", "192.0.2.1"]));
         assert_eq!(own.searches, texts(&["three"]));
+    }
+
+    #[test]
+    fn a_resolver_of_the_node_that_cannot_be_read_is_missed_only_by_who_needs_it() {
+        let of_node = || Err(io::ErrorKind::NotFound.into());
+        let told = |spec: Value| resolver(&pod(spec), &of_node);
+        let config = json!({"options": [{"name": "ndots", "value": "5"}]});
+        let missed = told(json!({"dnsConfig": config})).unwrap_err();
+        assert_eq!(missed.kind(), io::ErrorKind::NotFound);
+        assert_eq!(told(json!({})).unwrap(), None);
+        let own = told(json!({"dnsPolicy": "None", "dnsConfig": config})).unwrap();
+        assert_eq!(own.unwrap().options, ["ndots:5"]);
     }
 
     #[test]

@@ -71,6 +71,8 @@ pub(crate) struct Terminations {
     host: Arc<Host>,
     /// As it was last seen.
     pod: Arc<Pod>,
+    /// Also those that are over, until another takes the place: what came of a signal may be told
+    /// after the end that it brought about.
     ongoing: BTreeMap<Scope, Termination>,
     /// Who writes them down. They stay when what they wrote of is over: a container's next end has
     /// the same place in the journal.
@@ -216,7 +218,7 @@ impl Terminations {
     }
 
     /// How an incarnation ended, if its end is over.
-    fn end_of(&self, container: &str, id: &ContainerId) -> Option<&End> {
+    pub(crate) fn end_of(&self, container: &str, id: &ContainerId) -> Option<&End> {
         let of_legs = || {
             let mut legs = self
                 .ongoing
@@ -255,9 +257,19 @@ impl Terminations {
         self.hands.kill(container.to_owned(), id.clone());
     }
 
-    /// Another incarnation of a container has come up: that it was to come is remembered no longer.
-    pub(crate) fn came_back(&mut self, container: &str) {
+    /// This incarnation of a container has come up: that it was to come is remembered no longer.
+    pub(crate) fn came_back(&mut self, container: &str, id: &ContainerId) {
         let scope = Scope::Container(container.to_owned());
+        if let Some(machine) = self.ongoing.get(&scope) {
+            let leg = machine.leg(container);
+            // One that was found, and is being ended, is no other.
+            if leg.is_some_and(|leg| leg.container.id == id.as_str()) {
+                return;
+            }
+            if machine.is_over() {
+                self.ongoing.remove(&scope);
+            }
+        }
         if let Some(scribe) = self.scribes.get(&scope) {
             scribe.forget();
         }
@@ -543,8 +555,9 @@ impl Terminations {
         }
     }
 
-    /// The pod's own is kept until the pod has left. A container may be started again; that it is to
-    /// be, whatever its exit code says, is kept until it is.
+    /// The pod's own is kept until the pod has left, that of a container until it is started again or
+    /// ended once more. That it is to be started, whatever its exit code says, is also kept in the
+    /// journal until it is.
     fn done(&mut self, scope: &Scope) {
         let Some(machine) = self.ongoing.get(scope) else {
             return;
@@ -559,11 +572,8 @@ impl Terminations {
                 self.ended.entry(leg.container.id).or_insert(end);
             }
         }
-        if let Scope::Container(_) = scope {
-            self.ongoing.remove(scope);
-            if !record.cause.restarts() {
-                self.scribe(scope).forget();
-            }
+        if matches!(scope, Scope::Container(_)) && !record.cause.restarts() {
+            self.scribe(scope).forget();
         }
     }
 
@@ -591,4 +601,4 @@ fn readable(record: &Record) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -164,8 +164,8 @@ pub(crate) struct Worker {
     terminations: Terminations,
     /// Since when the pod ends, for whatever reason.
     ending_since: Option<Instant>,
-    /// Since when containers are dead of whose end the runtime has not told.
-    killed_since: Option<Instant>,
+    /// Of whose ends the runtime has not told.
+    untold: stopping::Untold,
     /// Cancels what is not started yet of the starts under way.
     launches: CancellationToken,
     /// Cancels the `postStart` hooks that are under way, by container.
@@ -214,7 +214,7 @@ impl Worker {
             wake: None,
             ending: None,
             ending_since: None,
-            killed_since: None,
+            untold: stopping::Untold::default(),
             provided: providing::Provided::default(),
             launches: CancellationToken::new(),
             post_starts: BTreeMap::new(),
@@ -521,7 +521,10 @@ impl Worker {
                     let (exit, message) = waiting.await;
                     let exit = match exit {
                         // Its records are gone, and so is it.
-                        Err(RuntimeError::NotFound { .. }) => Ok(unknown_exit()),
+                        Err(RuntimeError::NotFound { .. }) => {
+                            let now = Timestamp::now();
+                            Ok(unknown_exit(now, now))
+                        }
                         other => other,
                     };
                     Happening::Exited {
@@ -566,14 +569,13 @@ async fn wait(
     (exit, read.await.ok().flatten())
 }
 
-/// The end of a container whose records are gone.
-fn unknown_exit() -> Exit {
-    let now = Timestamp::now();
+/// The end of a container of which nobody knows how it was.
+fn unknown_exit(started: Timestamp, finished: Timestamp) -> Exit {
     Exit {
         code: 137,
         signal: None,
-        started: now,
-        finished: now,
+        started,
+        finished,
         reason: belay_runtime::ExitReason::ContainerStatusUnknown,
     }
 }

@@ -437,3 +437,50 @@ async fn a_pod_whose_grace_no_clock_can_count_ends_at_its_deadline_like_any_othe
     rig.pod("p", "to fail", |pod| pod.phase() == "Failed").await;
     rig.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_who_was_killed_is_told_to_have_been_where_the_runtime_does_not_tell_of_ends() {
+    let held = Gates {
+        ends: true,
+        ..Gates::default()
+    };
+    let (rig, gates) = rig(held).await;
+    let heard = rig.dir.path().join("heard");
+    let deaf = format!(
+        "trap '' TERM; echo deaf-up >> {}; while :; do sleep 0.05; done",
+        heard.display()
+    );
+    let pods = [
+        ("obeys", 600, listening("main", &heard, "exit 0")),
+        (
+            "deaf",
+            1,
+            json!({"name": "main", "image": "none", "command": sh(&deaf)}),
+        ),
+    ];
+    for (name, grace, container) in pods {
+        let spec = json!({
+            "terminationGracePeriodSeconds": grace, "activeDeadlineSeconds": 600,
+            "containers": [container],
+        });
+        rig.run_pod(name, spec).await;
+    }
+    until_lines(&heard, 2).await;
+    let nearer = Patch::Merge(json!({"spec": {"activeDeadlineSeconds": 1}}));
+    for (name, reason, signal) in [
+        ("obeys", "ContainerStatusUnknown", Value::Null),
+        ("deaf", "Error", json!(9)),
+    ] {
+        let only = PatchParams::default();
+        rig.pods().patch(name, &only, &nearer).await.unwrap();
+        let pod = rig
+            .pod(name, "to fail", |pod| pod.phase() == "Failed")
+            .await;
+        let status = serde_json::to_value(&pod.status).unwrap();
+        let end = &status["containerStatuses"][0]["state"]["terminated"];
+        assert_eq!(end["reason"], reason, "{status:#}");
+        assert_eq!((&end["exitCode"], &end["signal"]), (&json!(137), &signal));
+    }
+    gates.send_replace(Gates::default());
+    rig.end().await;
+}

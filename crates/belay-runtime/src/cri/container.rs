@@ -16,6 +16,7 @@ use super::client::{CONTAINER_NAME, Client, POD_UID};
 use super::group;
 use super::protocol::runtime::v1::ContainerState;
 use super::specification::first_process;
+use crate::pod::ASK_STATE;
 use crate::{RuntimeError, identity};
 
 /// How long and how often at least, and with what pauses, a first process is looked for that the runtime says is there.
@@ -70,7 +71,7 @@ impl Container {
                     if error.is(Code::NotFound) {
                         RuntimeError::NotFound { id: id.clone() }
                     } else {
-                        error.during("ask for the state of a container")
+                        error.during(ASK_STATE)
                     }
                 })?;
             let status = answer.status.unwrap_or_default();

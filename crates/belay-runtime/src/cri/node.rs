@@ -229,7 +229,8 @@ impl PodRuntime for CriRuntime {
                 let id = ContainerId::new(&container.id).ok()?;
                 let state = self.settled(&id).await;
                 if let Err(RuntimeError::NotFound { .. }) = state {
-                    launch::clear_up(&self.shared, &container).await;
+                    // Nobody waits for it, least of all who wants to know what runs.
+                    tokio::spawn(launch::clear_up(Arc::clone(&self.shared), container));
                     return None;
                 }
                 Some((id, state))

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;
 use belay_action::Target;
+use belay_core::termination::Did;
 use belay_runtime::{
     ContainerConfig, ContainerState, Containers, Exit, Image, ImageError, Listed, PodConfig,
     PodRuntime, Pull, RuntimeError, Sandbox, Session, SessionError, SessionRequest, Sessions,
@@ -24,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A runtime without any container. It hangs or refuses as often as it is told to.
 #[derive(Default)]
-struct Stubborn {
+pub(in crate::pods) struct Stubborn {
     /// Nobody is ever found to send a signal to.
     hangs: bool,
     refusals: AtomicU32,
@@ -124,18 +125,18 @@ fn refused() -> RuntimeError {
     }
 }
 
-struct Stage {
+pub(in crate::pods) struct Stage {
     /// Removed when the test is over.
     _dir: tempfile::TempDir,
-    host: Arc<Host>,
+    pub(in crate::pods) host: Arc<Host>,
     runtime: Arc<Stubborn>,
-    pod: Arc<Pod>,
+    pub(in crate::pods) pod: Arc<Pod>,
     tracked: BTreeMap<String, Tracked>,
 }
 
 impl Stage {
     /// A pod whose containers all run, each under an ID like `web-1`.
-    fn new(runtime: Stubborn, containers: &Value) -> Self {
+    pub(in crate::pods) fn new(runtime: Stubborn, containers: &Value) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let runtime = Arc::new(runtime);
         let pod: Pod = serde_json::from_value(json!({
@@ -363,8 +364,42 @@ async fn that_a_container_is_to_come_back_is_kept_until_it_has() {
         terminations.leave().await;
         assert_eq!(journal.container_stops("u").len(), found, "{cause:?}");
         let mut terminations = stage.terminations();
-        terminations.came_back("a");
+        // This one has come back as little as if nobody had seen it.
+        terminations.came_back("a", &id("a"));
+        assert_eq!(terminations.ongoing.len(), found, "{cause:?}");
+        terminations.came_back("a", &ContainerId::new("a-2").unwrap());
+        assert!(terminations.ongoing.is_empty());
         terminations.leave().await;
         assert_eq!(journal.container_stops("u").len(), 0, "{cause:?}");
     }
+}
+
+#[tokio::test]
+async fn that_the_signal_was_sent_is_told_also_after_the_end_that_it_brought_about() {
+    let stage = Stage::new(Stubborn::default(), &json!([{"name": "a"}]));
+    let mut terminations = stage.terminations();
+    let grace = Duration::from_secs(600);
+    let cause = Cause::LivenessProbe { restarts: true };
+    terminations.end_container("a", cause, grace, &stage.tracked);
+    let sent = |terminations: &Terminations| {
+        let leg = terminations.ongoing.values().next()?.leg("a")?;
+        let sent = leg.steps.iter().filter(|step| step.did == Did::SendSignal);
+        Some(sent.count())
+    };
+    terminations.exited("a", &id("a"));
+    assert!(!terminations.stops("a"));
+    assert_eq!(sent(&terminations), Some(0));
+    for _ in 0..2 {
+        terminations.hear(Word {
+            container: "a".to_owned(),
+            id: "a-1".to_owned(),
+            news: News::SignalSent,
+        });
+        assert_eq!(sent(&terminations), Some(1));
+    }
+    // An end that is over holds nothing up, and is not begun again.
+    assert!(!terminations.stops("a") && terminations.pod_cause().is_none());
+    assert!(!terminations.end_container("a", cause, grace, &stage.tracked));
+    terminations.came_back("a", &ContainerId::new("a-2").unwrap());
+    assert_eq!(sent(&terminations), None);
 }

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 
 use super::files::Files;
+use crate::pods::contents;
 
 const DATA: &str = "..data";
 const NEW_DATA: &str = "..data_tmp";
@@ -69,10 +70,9 @@ fn shows(version: &Path, files: &Files) -> io::Result<bool> {
         }
     }
     Ok(found.iter().eq(files.keys())
-        && files.iter().all(|(path, file)| {
-            let there = fs::read(version.join(path));
-            there.is_ok_and(|there| there == file.data)
-        }))
+        && files
+            .iter()
+            .all(|(path, file)| contents::is(&version.join(path), &file.data)))
 }
 
 fn new_version(dir: &Path, files: &Files, group: Option<u32>) -> io::Result<OsString> {

@@ -295,3 +295,37 @@ async fn remove(context: &Host, id: &ContainerId) {
         pause = (pause * 2).min(PAUSE.1);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::pods::Found;
+    use crate::pods::terminate::tests::{Stage, Stubborn};
+    use crate::pods::tracked::Instance;
+
+    #[tokio::test]
+    async fn whatever_comes_up_when_all_else_is_torn_down_is_torn_down_too_and_has_no_hook() {
+        let hook = json!({"postStart": {"exec": {"command": ["true"]}}});
+        let containers = json!([{"name": "web", "image": "one", "lifecycle": hook}]);
+        let outcomes: [fn(Box<Instance>) -> Outcome; 2] = [Outcome::Started, Outcome::Found];
+        for outcome in outcomes {
+            let stage = Stage::new(Stubborn::default(), &containers);
+            let (_desired, desired) = watch::channel(Desired::Known(Arc::clone(&stage.pod)));
+            let (_seen, seen) = watch::channel(Vec::new());
+            let host = Arc::clone(&stage.host);
+            let mut worker = Worker::new(host, desired, seen, Found::default(), None);
+            worker.begin_end(false, Duration::from_secs(600));
+            // Nothing of the pod was left in the runtime.
+            worker.ending.as_mut().unwrap().down = Down::Yes;
+            assert!(worker.is_down());
+            let instance = Box::new(Instance::test("web-7", 7));
+            worker.launched(&stage.pod, "web", "one".to_owned(), outcome(instance));
+            assert!(!worker.is_down());
+            assert_eq!(worker.incarnations().len(), 1);
+            assert!(worker.post_starts.is_empty());
+        }
+    }
+}

@@ -243,8 +243,8 @@ pub(super) fn condemn(
             let mut legs = record.legs.iter();
             record.cause.restarts() && legs.any(|leg| leg.container.id == id)
         });
-        // The journal forgets an end that is over, while the back-off lasts. What waits although it
-        // ended with 0 under this policy has been ended so.
+        // Nothing waits for the record of an end to be on disk, and a disk may refuse it. What was
+        // reported tells as much: who waits although it ended for good has been ended so.
         let Some(exit) = &current.exit else {
             known.condemned = being_ended;
             continue;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use belay_api::pod::Pod;
 use belay_api::reasons;
 use belay_core::termination::Cause;
-use belay_runtime::{PodConfig, RuntimeError, Sandbox};
+use belay_runtime::{Dns, PodConfig, RuntimeError, Sandbox};
 use futures::future::FutureExt as _;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -164,11 +164,11 @@ impl Worker {
         let mut config = pod_config(pod, &self.context);
         let pod = Arc::clone(pod);
         let asking = async move {
-            let dns = tokio::task::spawn_blocking(move || network::dns(&pod)).await;
-            config.dns = dns.unwrap_or_default();
-            Happening::Sandboxed(runtime.sandbox(&config).await)
+            config.dns = dns(pod).await?;
+            runtime.sandbox(&config).await
         };
-        self.happenings.push(asking.boxed());
+        self.happenings
+            .push(asking.map(Happening::Sandboxed).boxed());
         false
     }
 
@@ -297,6 +297,17 @@ impl Worker {
                 .end_container(&name, Cause::SandboxChanged, grace, &self.tracked);
         }
     }
+}
+
+/// How the pod resolves names.
+async fn dns(pod: Arc<Pod>) -> Result<Option<Dns>, RuntimeError> {
+    let read = tokio::task::spawn_blocking(move || network::dns(&pod));
+    let read = read.await.unwrap_or_else(|error| Err(error.into()));
+    read.map_err(|source| RuntimeError::Io {
+        what: "read",
+        path: network::RESOLV_CONF.into(),
+        source,
+    })
 }
 
 /// What the runtime has to know of a pod. How it resolves names is still to be read.

@@ -166,13 +166,28 @@ impl Worker {
     fn found(&mut self, pod: &Pod, name: &str, instance: Instance) {
         let id = instance.id.clone();
         info!(pod = self.uid, container = name, %id, "adopted");
+        if self.take_in(name, instance) {
+            self.find_post_start(pod, name, id);
+        }
+    }
+
+    /// Another incarnation is there, whoever started it. Returns whether its `postStart` hook matters.
+    fn take_in(&mut self, name: &str, instance: Instance) -> bool {
+        let id = instance.id.clone();
         let known = self.tracked.entry(name.to_owned()).or_default();
         if let Some(dropped) = known.started(instance) {
             self.remove_later(dropped);
         }
+        self.terminations.came_back(name, &id);
+        // It is to be forgotten with the others, however late it comes.
+        if let Some(ending) = &mut self.ending {
+            ending.not_torn_down();
+        }
+        // It may have been started in a sandbox that is gone by now.
         self.leave_sandbox();
-        self.wait_for(name, id.clone());
-        self.find_post_start(pod, name, id);
+        self.wait_for(name, id);
+        // A pod that ends has nobody who waits for it to come up.
+        self.terminations.pod_cause().is_none()
     }
 
     /// Something that specs refer to has changed: what could not be made of them may be now.
@@ -228,19 +243,7 @@ impl Worker {
         {
             known.backoff.restarted(ended, now);
         }
-        if let Some(dropped) = known.started(instance) {
-            self.remove_later(dropped);
-        }
-        self.terminations.came_back(name);
-        // It is to be forgotten with the others, however late it comes.
-        if let Some(ending) = &mut self.ending {
-            ending.not_torn_down();
-        }
-        // It may have been started in a sandbox that is gone by now.
-        self.leave_sandbox();
-        self.wait_for(name, id.clone());
-        // A pod that ends has nobody who waits for it to come up.
-        if self.terminations.pod_cause().is_none() {
+        if self.take_in(name, instance) {
             self.post_start(pod, name, id);
         }
     }

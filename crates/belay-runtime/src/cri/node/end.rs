@@ -18,6 +18,7 @@ use crate::blocking::blocking;
 use crate::cri::CriRuntime;
 use crate::cri::container::Container;
 use crate::cri::group::{self, OomCount};
+use crate::pod::ASK_STATE;
 use crate::readiness::readable;
 use crate::report::timestamp;
 use crate::{
@@ -174,8 +175,10 @@ fn weigh(
         (Err(RuntimeError::NotFound { .. }), Some(exit)) => Weighed::Kernels(exit),
         (Err(error), Some(exit)) if certain && is_passing(&error, true) => Weighed::Kernels(exit),
         (Err(error), _) if is_passing(&error, patient) => Weighed::NotYet(error),
-        // That its process is not there any more is no news.
-        (Err(RuntimeError::Unseen { .. }), Some(exit)) => Weighed::Kernels(exit),
+        // That its process is not there any more is no news, and what is damaged stays so.
+        (Err(RuntimeError::Unseen { .. } | RuntimeError::Damaged { .. }), Some(exit)) => {
+            Weighed::Kernels(exit)
+        }
         (Err(error), _) => Weighed::Failed(error),
     }
 }
@@ -200,7 +203,7 @@ fn counted(exit: Exit, oom: bool, killed: bool) -> Exit {
 
 fn silent() -> RuntimeError {
     RuntimeError::Away {
-        what: "ask for the state of a container",
+        what: ASK_STATE,
         problem: "the container runtime has not answered".to_owned(),
     }
 }
@@ -285,6 +288,10 @@ mod tests {
         let unseen = || RuntimeError::Unseen { id: id(), pid: 7 };
         let away = || silent();
         let gone = || RuntimeError::NotFound { id: id() };
+        let damaged = || RuntimeError::Damaged {
+            path: "somewhere".into(),
+            source: "nonsense".into(),
+        };
         let told = |error: RuntimeError, seen: bool, certain, patient| {
             let seen = seen.then(|| exit(Some(SIGKILL)));
             match weigh(Err(error), seen, certain, patient) {
@@ -304,5 +311,7 @@ mod tests {
         assert_eq!(told(unseen(), false, false, false), "failed");
         assert_eq!(told(gone(), true, false, true), "kernel");
         assert_eq!(told(gone(), false, false, true), "failed");
+        assert_eq!(told(damaged(), true, false, true), "kernel");
+        assert_eq!(told(damaged(), false, false, true), "failed");
     }
 }

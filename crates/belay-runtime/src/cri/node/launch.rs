@@ -1,6 +1,7 @@
 //! Starting a container, and clearing up what a start before it left.
 
 use std::fs;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use belay_action::ContainerId;
@@ -133,7 +134,11 @@ async fn discard(shared: &Shared, id: &ContainerId) -> Result<(), RuntimeError> 
 }
 
 /// Removes a container that was made and has not run, unless it is just being started.
-pub(super) async fn clear_up(shared: &Shared, container: &Container) {
+///
+/// That may take as long as the runtime's storage does, so it is a task of its own which nobody owns:
+/// it has the container's turn, on which the next start waits, and ends with its one call. What it
+/// leaves, also because the agent ends, the next list or start finds again.
+pub(super) async fn clear_up(shared: Arc<Shared>, container: Container) {
     let label = |name: &str| container.labels.get(name).map_or("", String::as_str);
     let turn = container_turn(label(POD_UID), label(CONTAINER_NAME));
     let Ok(node) = shared.node() else { return };

@@ -9,9 +9,11 @@ use tonic::Code;
 use tracing::warn;
 
 use super::translate::{CONFIG, IMAGE_STOP_SIGNAL};
-use crate::cri::CriRuntime;
-use crate::cri::client::Client;
+use crate::blocking::blocking;
+use crate::cri::client::{CallError, Client};
 use crate::cri::protocol::runtime::v1::{ContainerState as State, ContainerStatus};
+use crate::cri::{CriRuntime, group};
+use crate::pod::ASK_STATE;
 use crate::report::timestamp;
 use crate::{ContainerConfig, ContainerState, Exit, ExitReason, RuntimeError, identity};
 
@@ -39,7 +41,7 @@ pub(super) async fn status(
     match client.container_status(id.as_str()).await {
         Ok(answer) => Ok(answer.status.unwrap_or_default()),
         Err(error) if error.is(Code::NotFound) => Err(RuntimeError::NotFound { id: id.clone() }),
-        Err(error) => Err(error.during("ask for the state of a container")),
+        Err(error) => Err(error.during(ASK_STATE)),
     }
 }
 
@@ -75,10 +77,20 @@ impl CriRuntime {
                 }
                 State::ContainerUnknown if begin.elapsed() < LATE => {
                     warn!(container = %id, "the runtime has lost sight of a container; it is killed");
-                    let stopped = shared.client.stop_container(id.as_str()).await;
-                    stopped.map_err(|error| error.during("stop a container"))?;
-                    pause.take().await;
-                    continue;
+                    match shared.client.stop_container(id.as_str()).await {
+                        Ok(()) => {
+                            pause.take().await;
+                            continue;
+                        }
+                        // It would refuse again; the kernel does not.
+                        Err(CallError::Answer(refused)) => {
+                            let name = id.to_string();
+                            let left = blocking(move || Ok(group::kill_all(&name))).await?;
+                            warn!(container = %id, refused = refused.message(), ?left, "killed without the runtime");
+                            (None, crate::ContainerStatus::Exited(lost(&status)))
+                        }
+                        Err(error) => return Err(error.during("stop a container")),
+                    }
                 }
                 State::ContainerUnknown => (None, crate::ContainerStatus::Exited(lost(&status))),
                 State::ContainerRunning => {
@@ -115,9 +127,9 @@ impl CriRuntime {
 fn recorded(id: &ContainerId, status: &ContainerStatus) -> Result<ContainerConfig, RuntimeError> {
     let recorded = status.annotations.get(CONFIG);
     let recorded = recorded.ok_or_else(|| RuntimeError::NotFound { id: id.clone() })?;
-    serde_json::from_str(recorded).map_err(|error| RuntimeError::Call {
-        what: "read the configuration of a container",
-        problem: format!("{CONFIG} of {id}: {error}"),
+    serde_json::from_str(recorded).map_err(|error| RuntimeError::Damaged {
+        path: format!("the annotation {CONFIG} of container {id}").into(),
+        source: error.into(),
     })
 }
 
@@ -159,6 +171,26 @@ fn lost(status: &ContainerStatus) -> Exit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_configuration_that_nobody_can_read_is_damaged_and_one_that_is_missing_is_not_ours() {
+        let id = ContainerId::new("c1").unwrap();
+        let of = |annotation: Option<&str>| {
+            let annotation = annotation.map(|text| (CONFIG.to_owned(), text.to_owned()));
+            let status = ContainerStatus {
+                annotations: annotation.into_iter().collect(),
+                ..ContainerStatus::default()
+            };
+            recorded(&id, &status)
+        };
+        assert_eq!(of(Some("{}")).unwrap(), ContainerConfig::default());
+        let missing = of(None).unwrap_err();
+        assert!(matches!(missing, RuntimeError::NotFound { .. }));
+        let damaged = of(Some("{")).unwrap_err();
+        assert!(!damaged.is_transient());
+        let told = damaged.to_string();
+        assert!(told.contains("c1") && told.contains(CONFIG), "{told}");
+    }
 
     #[test]
     fn how_it_ended_is_told_in_kubernetes_words() {
