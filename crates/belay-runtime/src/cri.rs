@@ -38,6 +38,8 @@ mod target;
 mod traces;
 
 pub(crate) use client::CallError;
+#[cfg(test)]
+pub(crate) use group::kill_all;
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, DirBuilder};
@@ -228,12 +230,14 @@ impl CriRuntime {
     async fn container(&self, id: &ContainerId) -> Result<Arc<Container>, RuntimeError> {
         let shared = &self.shared;
         let known = shared.known().get(id).cloned();
-        if let Some(container) = known.filter(|one| one.is_running(&shared.boot_id)) {
+        if let Some(container) = known
+            && container.is_running(&shared.boot_id)?
+        {
             return Ok(container);
         }
         let noted = shared.noted(id).await;
         let container = match noted {
-            Some(noted) if noted.is_running(&shared.boot_id) => noted,
+            Some(noted) if noted.is_running(&shared.boot_id)? => noted,
             noted => {
                 let loaded = Container::load(&shared.client, id, &shared.boot_id).await;
                 if let Ok(container) = &loaded {
@@ -245,7 +249,7 @@ impl CriRuntime {
         let container = Arc::new(container);
         let mut known = shared.known();
         if known.len() >= REMEMBERED {
-            known.retain(|_, container| container.is_running(&shared.boot_id));
+            known.retain(|_, container| container.is_running(&shared.boot_id).unwrap_or(true));
         }
         if container.first.is_some() {
             known.insert(id.clone(), Arc::clone(&container));
@@ -306,7 +310,7 @@ impl Containers for CriRuntime {
 
     async fn is_running(&self, id: &ContainerId) -> Result<bool, RuntimeError> {
         let container = self.container(id).await?;
-        Ok(container.is_running(&self.shared.boot_id))
+        container.is_running(&self.shared.boot_id)
     }
 
     async fn target(&self, id: &ContainerId) -> Result<Arc<dyn Target>, RuntimeError> {

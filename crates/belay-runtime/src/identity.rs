@@ -1,49 +1,70 @@
 //! The first process of a container: the one that was started, never another of the same number.
+//!
+//! **Invariant:** a process of which nothing can be learnt is not told to have ended.
 
 use std::fs;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use belay_action::Disposition;
 use belay_shim::instance::Started;
-use belay_shim::proc::Process;
+use belay_shim::proc::{self, Process};
 use belay_shim::sys;
+use rustix::io::Errno;
 
 /// A handle on the process, or `None` when it has ended.
-pub(crate) fn handle(started: &Started, boot_id: &str) -> Option<OwnedFd> {
+pub(crate) fn handle(started: &Started, boot_id: &str) -> io::Result<Option<OwnedFd>> {
     if started.boot_id != boot_id {
-        return None;
+        return Ok(None);
     }
     // First the handle, then the look: what the handle is on cannot change after the look.
-    let handle = sys::pidfd_open(started.pid).ok()?;
-    let process = Process::read(started.pid)?;
-    (process.start_time == started.start_time && !process.is_dead()).then_some(handle)
+    let handle = match sys::pidfd_open(started.pid) {
+        Ok(handle) => handle,
+        Err(error) if is_nobody(&error) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let same = |process: Process| process.start_time == started.start_time && !process.is_dead();
+    Ok(Process::read(started.pid)?
+        .is_some_and(same)
+        .then_some(handle))
+}
+
+/// Whether the number is no process's: nobody's, or a mere thread's by now.
+fn is_nobody(error: &io::Error) -> bool {
+    proc::is_gone(error) || error.raw_os_error() == Some(Errno::INVAL.raw_os_error())
 }
 
 /// Sends a signal to the process; false when it has ended.
-pub(crate) fn signal(started: &Started, boot_id: &str, number: i32) -> std::io::Result<bool> {
-    let Some(handle) = handle(started, boot_id) else {
+pub(crate) fn signal(started: &Started, boot_id: &str, number: i32) -> io::Result<bool> {
+    let Some(handle) = handle(started, boot_id)? else {
         return Ok(false);
     };
     match sys::pidfd_send_signal(handle.as_fd(), number) {
         Ok(()) => Ok(true),
-        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => {
-            Ok(false)
-        }
+        Err(error) if proc::is_gone(&error) => Ok(false),
         Err(error) => Err(error),
     }
 }
 
 /// What the process does on a signal; `None` when it has ended.
-pub(crate) fn disposition(started: &Started, boot_id: &str, number: i32) -> Option<Disposition> {
-    let _handle = handle(started, boot_id)?;
-    let status = fs::read_to_string(format!("/proc/{}/status", started.pid)).ok()?;
+pub(crate) fn disposition(
+    started: &Started,
+    boot_id: &str,
+    number: i32,
+) -> io::Result<Option<Disposition>> {
+    let Some(_handle) = handle(started, boot_id)? else {
+        return Ok(None);
+    };
+    let status = match fs::read_to_string(format!("/proc/{}/status", started.pid)) {
+        Ok(status) => status,
+        Err(error) if proc::is_gone(&error) => return Ok(None),
+        Err(error) => return Err(error),
+    };
     // While the handle's process is not reaped its number is not used again; a second look tells
     // that the file was its own.
     let process = Process::read(started.pid)?;
-    if process.start_time != started.start_time {
-        return None;
-    }
-    parse_disposition(&status, number)
+    let same = process.is_some_and(|process| process.start_time == started.start_time);
+    Ok(same.then(|| parse_disposition(&status, number)).flatten())
 }
 
 fn parse_disposition(status: &str, number: i32) -> Option<Disposition> {
@@ -63,6 +84,7 @@ fn parse_disposition(status: &str, number: i32) -> Option<Disposition> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::RuntimeError;
     use belay_shim::clock::Wall;
     use belay_shim::proc::boot_id;
     use proptest::prelude::*;
@@ -92,23 +114,69 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_process_with_another_start_time_or_boot_is_not_ours() {
+    fn own() -> (Started, String) {
         let boot = boot_id().unwrap();
         let pid = i32::try_from(std::process::id()).unwrap();
-        let start_time = Process::read(pid).unwrap().start_time;
-        let mut started = Started {
+        let started = Started {
             pid,
-            start_time,
+            start_time: Process::read(pid).unwrap().unwrap().start_time,
             boot_id: boot.clone(),
             at: Wall(0),
             deadline: None,
         };
-        assert!(handle(&started, &boot).is_some());
-        assert!(handle(&started, "another").is_none());
+        (started, boot)
+    }
+
+    #[test]
+    fn a_process_with_another_start_time_or_boot_is_not_ours() {
+        let (mut started, boot) = own();
+        assert!(handle(&started, &boot).unwrap().is_some());
+        assert!(handle(&started, "another").unwrap().is_none());
         started.start_time += 1;
-        assert!(handle(&started, &boot).is_none());
+        assert!(handle(&started, &boot).unwrap().is_none());
         assert!(!signal(&started, &boot, 10).unwrap());
+        for nobody in [0, -1, i32::MAX] {
+            started.pid = nobody;
+            assert!(handle(&started, &boot).unwrap().is_none(), "{nobody}");
+        }
+    }
+
+    /// Runs itself again as a process that can open nothing: what it lacks all of it lacks.
+    #[test]
+    fn who_can_open_nothing_takes_nobody_for_dead() {
+        const BLIND: &str = "BELAY_TEST_BLIND";
+        if std::env::var_os(BLIND).is_none() {
+            let name = "identity::tests::who_can_open_nothing_takes_nobody_for_dead";
+            let again = std::process::Command::new(std::env::current_exe().unwrap())
+                .args([name, "--exact", "--nocapture"])
+                .env(BLIND, "1")
+                .output()
+                .unwrap();
+            assert!(again.status.success(), "{again:?}");
+            return;
+        }
+        let (started, boot) = own();
+        let all = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        let none = rustix::process::Rlimit {
+            current: Some(0),
+            ..all.clone()
+        };
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, none).unwrap();
+        let told = [
+            handle(&started, &boot).map(drop),
+            signal(&started, &boot, 0).map(drop),
+            disposition(&started, &boot, 15).map(drop),
+        ];
+        let killed = crate::cri::kill_all("no-such-container-id");
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, all).unwrap();
+        for told in told {
+            assert!(proc::is_blind(&told.unwrap_err()));
+        }
+        let blind = killed.unwrap_err();
+        assert!(
+            matches!(&blind, RuntimeError::Io { source, .. } if proc::is_blind(source)),
+            "{blind}"
+        );
     }
 
     proptest! {

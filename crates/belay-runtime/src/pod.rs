@@ -374,6 +374,11 @@ impl RuntimeError {
         move |source| RuntimeError::Io { what, path, source }
     }
 
+    /// Of a look at processes.
+    pub(crate) fn blind() -> impl FnOnce(io::Error) -> RuntimeError {
+        RuntimeError::io("look at the processes in", Path::new("/proc"))
+    }
+
     pub(crate) fn damaged(path: &Path) -> impl FnOnce(RecordError) -> RuntimeError {
         let path = path.to_owned();
         move |source| RuntimeError::Damaged {

@@ -93,7 +93,11 @@ async fn a_sandbox_that_is_stopped_stays_known_with_what_ended_in_it() {
         for _ in 0..2 {
             soon(bench.runtime.stop_sandboxes(&pod.uid)).await.unwrap();
         }
-        let dead = || Process::read(pause).is_none_or(|process| process.is_dead());
+        let dead = || {
+            Process::read(pause)
+                .unwrap()
+                .is_none_or(|process| process.is_dead())
+        };
         until("its process is gone", dead).await;
         let stopped = Sandbox {
             ready: false,
@@ -270,7 +274,11 @@ async fn no_registry_is_needed_for_sandboxes() {
         let id = soon(bench.runtime.start(&config)).await.unwrap();
         until("it has an orphan", || with_argument(&mark).len() == 1).await;
         let orphan = with_argument(&mark)[0];
-        let parent = || belay_shim::proc::Process::read(orphan).map(|process| process.parent);
+        let parent = || {
+            belay_shim::proc::Process::read(orphan)
+                .unwrap()
+                .map(|process| process.parent)
+        };
         until("it is adopted", || parent() == Some(pause_of(&sandbox))).await;
         kill_9(orphan).await;
         until("it is reaped", || parent().is_none()).await;

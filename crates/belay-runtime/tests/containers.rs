@@ -95,10 +95,12 @@ async fn the_agent_has_no_child_left_to_reap() {
     soon(running.wait()).await.unwrap();
     let own = i32::try_from(std::process::id()).unwrap();
     let state = bench.runtime.state(&id).await.unwrap();
-    let first = Process::read(i32::try_from(state.pid.unwrap()).unwrap()).unwrap();
-    let shim = Process::read(first.parent).unwrap();
+    let first = Process::read(i32::try_from(state.pid.unwrap()).unwrap())
+        .unwrap()
+        .unwrap();
+    let shim = Process::read(first.parent).unwrap().unwrap();
     assert_ne!(shim.parent, own);
-    assert_ne!(shim.session, Process::read(own).unwrap().session);
+    assert_ne!(shim.session, Process::read(own).unwrap().unwrap().session);
     assert!(marked(ATTEMPT_MARK, "one").is_empty());
 }
 
@@ -109,7 +111,9 @@ async fn ten_shims_cost_less_than_400_kib_of_private_memory_each() {
     for _ in 0..10 {
         let (id, _) = bench.sleeper().await;
         let state = bench.runtime.state(&id).await.unwrap();
-        let first = Process::read(i32::try_from(state.pid.unwrap()).unwrap()).unwrap();
+        let first = Process::read(i32::try_from(state.pid.unwrap()).unwrap())
+            .unwrap()
+            .unwrap();
         shims.push(first.parent);
     }
     for shim in shims {

@@ -20,7 +20,10 @@ use fixture::*;
 
 async fn shim_of(bench: &Bench, id: &ContainerId) -> i32 {
     let pid = bench.runtime.state(id).await.unwrap().pid.unwrap();
-    Process::read(i32::try_from(pid).unwrap()).unwrap().parent
+    Process::read(i32::try_from(pid).unwrap())
+        .unwrap()
+        .unwrap()
+        .parent
 }
 
 /// The shim of an exec whose first process runs.
@@ -73,7 +76,9 @@ async fn the_first_process_dies_with_its_shim_when_nobody_looks() {
     let pid = i32::try_from(bench.runtime.state(&id).await.unwrap().pid.unwrap()).unwrap();
     kill_9(shim_of(&bench, &id).await).await;
     until("it is dead", || {
-        Process::read(pid).is_none_or(|process| process.is_dead())
+        Process::read(pid)
+            .unwrap()
+            .is_none_or(|process| process.is_dead())
     })
     .await;
 }

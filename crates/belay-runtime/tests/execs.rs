@@ -136,7 +136,9 @@ async fn the_end_of_the_first_process_is_seen_by_its_target() {
     let (ended, ()) = tokio::join!(soon(target.wait()), kill_9(pid));
     ended.unwrap();
     until("it is reaped", || {
-        Process::read(pid).is_none_or(|process| process.is_dead())
+        Process::read(pid)
+            .unwrap()
+            .is_none_or(|process| process.is_dead())
     })
     .await;
 }

@@ -67,7 +67,7 @@ pub(crate) fn of_container(dir: &Path) -> io::Result<Option<File>> {
         .map_err(io::Error::other)?;
     let opened = File::open(format!("/proc/{}/ns/mnt", started.pid));
     // After it was opened: a process that is still there is the one that was opened.
-    let there = Process::read(started.pid).is_some_and(|process| {
+    let there = Process::read(started.pid)?.is_some_and(|process| {
         process.start_time == started.start_time && !matches!(process.state, 'Z' | 'X')
     });
     match opened {

@@ -53,9 +53,16 @@ impl Process {
         })
     }
 
-    pub fn read(pid: Pid) -> Option<Self> {
-        let bytes = fs::read(format!("/proc/{pid}/stat")).ok()?;
-        Process::parse(&String::from_utf8_lossy(&bytes))
+    /// The process of this number; `None` when there is none. One that cannot be looked at is an
+    /// error: it may well live.
+    pub fn read(pid: Pid) -> io::Result<Option<Self>> {
+        let bytes = match fs::read(format!("/proc/{pid}/stat")) {
+            Ok(bytes) => bytes,
+            Err(error) if is_gone(&error) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let process = Process::parse(&String::from_utf8_lossy(&bytes));
+        process.map(Some).ok_or(io::ErrorKind::InvalidData.into())
     }
 
     /// Nothing of it runs any more. A process whose first thread has ended while others go on
@@ -65,17 +72,36 @@ impl Process {
     }
 }
 
+/// Whether an error says that there is no such process (any more).
+pub fn is_gone(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH))
+}
+
+/// Whether an error says that we cannot look at anybody just now, rather than something of the one
+/// who was looked at.
+pub fn is_blind(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)
+    )
+}
+
 /// All processes that can be seen.
 pub fn snapshot() -> io::Result<Vec<Process>> {
     let mut all = Vec::new();
     for entry in fs::read_dir("/proc")? {
-        let Ok(entry) = entry else { continue };
-        let pid = entry
+        let pid = entry?
             .file_name()
             .to_str()
             .and_then(|name| name.parse::<Pid>().ok());
-        // One that ended while we looked is simply not there.
-        all.extend(pid.and_then(Process::read));
+        let Some(pid) = pid else { continue };
+        match Process::read(pid) {
+            // One that ended while we looked is simply not there.
+            Ok(process) => all.extend(process),
+            Err(error) if is_blind(&error) => return Err(error),
+            // A system may hide from users what is not theirs.
+            Err(_) => {}
+        }
     }
     Ok(all)
 }
@@ -88,13 +114,15 @@ pub fn boot_id() -> io::Result<String> {
 }
 
 /// The environment a process was started with, or nothing where it may not be read.
-pub fn environment(pid: Pid) -> Vec<u8> {
+pub fn environment(pid: Pid) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    if let Ok(file) = File::open(format!("/proc/{pid}/environ")) {
+    let read = File::open(format!("/proc/{pid}/environ"))
+        .and_then(|file| file.take(MAX_ENVIRONMENT).read_to_end(&mut bytes));
+    match read {
+        Err(error) if is_blind(&error) => Err(error),
         // What was read before an error is still the truth.
-        let _ = file.take(MAX_ENVIRONMENT).read_to_end(&mut bytes);
+        Ok(_) | Err(_) => Ok(bytes),
     }
-    bytes
 }
 
 /// Whether an environment has exactly this variable.
@@ -124,33 +152,39 @@ pub struct Membership {
 /// if this kernel keeps no such lists.
 ///
 /// The list may leave out some while others of it end, never all: an empty one is true.
-pub fn children(pid: Pid) -> Option<Vec<Pid>> {
-    let mut children = Vec::new();
-    for thread in fs::read_dir(format!("/proc/{pid}/task")).ok()? {
-        let list = fs::read_to_string(thread.ok()?.path().join("children")).ok()?;
-        children.extend(
-            list.split_ascii_whitespace()
-                .filter_map(|pid| pid.parse::<Pid>().ok()),
-        );
+pub fn children(pid: Pid) -> io::Result<Option<Vec<Pid>>> {
+    let listed = || -> io::Result<Vec<Pid>> {
+        let mut children = Vec::new();
+        for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+            let list = fs::read_to_string(thread?.path().join("children"))?;
+            children.extend(
+                list.split_ascii_whitespace()
+                    .filter_map(|pid| pid.parse::<Pid>().ok()),
+            );
+        }
+        Ok(children)
+    };
+    match listed() {
+        Err(error) if is_blind(&error) => Err(error),
+        listed => Ok(listed.ok()),
     }
-    Some(children)
 }
 
 /// The members among all processes. `environment` is asked only where it matters.
 pub fn members(
     all: &[Process],
     rule: &Membership,
-    environment: &mut dyn FnMut(Pid) -> Vec<u8>,
-) -> HashSet<Pid> {
-    find(all, rule, environment).0
+    environment: &mut dyn FnMut(Pid) -> io::Result<Vec<u8>>,
+) -> io::Result<HashSet<Pid>> {
+    find(all, rule, environment).map(|(members, _)| members)
 }
 
 /// The members, and the shims of the container's execs.
 pub(crate) fn find(
     all: &[Process],
     rule: &Membership,
-    environment: &mut dyn FnMut(Pid) -> Vec<u8>,
-) -> (HashSet<Pid>, HashSet<Pid>) {
+    environment: &mut dyn FnMut(Pid) -> io::Result<Vec<u8>>,
+) -> io::Result<(HashSet<Pid>, HashSet<Pid>)> {
     let mut children: HashMap<Pid, Vec<Pid>> = HashMap::new();
     for process in all {
         children
@@ -168,7 +202,7 @@ pub(crate) fn find(
             if process.start_time < rule.not_before || process.is_dead() {
                 continue;
             }
-            let environment = environment(process.pid);
+            let environment = environment(process.pid)?;
             let has = |(name, value): &(&str, String)| has_variable(&environment, name, value);
             if !rule.marks.is_empty() && rule.marks.iter().all(has) {
                 members.insert(process.pid);
@@ -192,7 +226,7 @@ pub(crate) fn find(
     if let Some(root) = rule.descendants_of {
         members.remove(&root);
     }
-    (members, shims)
+    Ok((members, shims))
 }
 
 fn descend(root: Pid, children: &HashMap<Pid, Vec<Pid>>, members: &mut HashSet<Pid>) {
@@ -245,7 +279,7 @@ mod tests {
     #[test]
     fn this_process_can_be_read() {
         let pid = Pid::try_from(std::process::id()).unwrap();
-        let process = Process::read(pid).unwrap();
+        let process = Process::read(pid).unwrap().unwrap();
         assert_eq!(process.pid, pid);
         assert!(!process.is_dead());
         assert!(snapshot().unwrap().iter().any(|process| process.pid == pid));
@@ -261,14 +295,14 @@ mod tests {
                 .unwrap()
         };
         let mut sleeps = [start(), std::thread::spawn(start).join().unwrap()];
-        let listed = children(own).unwrap();
+        let listed = children(own).unwrap().unwrap();
         for sleep in &mut sleeps {
             let pid = Pid::try_from(sleep.id()).unwrap();
             assert!(listed.contains(&pid), "{pid} is not in {listed:?}");
-            assert_eq!(children(pid), Some(Vec::new()));
+            assert_eq!(children(pid).unwrap(), Some(Vec::new()));
             sleep.kill().unwrap();
             sleep.wait().unwrap();
-            assert_eq!(children(pid), None);
+            assert_eq!(children(pid).unwrap(), None);
         }
     }
 
@@ -293,7 +327,10 @@ mod tests {
             descendants_of: Some(10),
             ..Membership::default()
         };
-        assert_eq!(sorted(members(&all, &rule, &mut |_| Vec::new())), [11, 12]);
+        assert_eq!(
+            sorted(members(&all, &rule, &mut |_| Ok(Vec::new())).unwrap()),
+            [11, 12]
+        );
     }
 
     #[test]
@@ -304,11 +341,14 @@ mod tests {
             ..Membership::default()
         };
         let mut environment = |pid| match pid {
-            20 => b"A=b\0BELAY_CONTAINER_ID=c1\0".to_vec(),
-            22 => b"BELAY_CONTAINER_ID=c11\0XBELAY_CONTAINER_ID=c1\0".to_vec(),
-            _ => Vec::new(),
+            20 => Ok(b"A=b\0BELAY_CONTAINER_ID=c1\0".to_vec()),
+            22 => Ok(b"BELAY_CONTAINER_ID=c11\0XBELAY_CONTAINER_ID=c1\0".to_vec()),
+            _ => Ok(Vec::new()),
         };
-        assert_eq!(sorted(members(&all, &rule, &mut environment)), [20, 21]);
+        assert_eq!(
+            sorted(members(&all, &rule, &mut environment).unwrap()),
+            [20, 21]
+        );
     }
 
     #[test]
@@ -323,10 +363,13 @@ mod tests {
             ..Membership::default()
         };
         let mut environment = |pid| match pid {
-            20 => b"BELAY_CONTAINER_ID=c2\0BELAY_ATTEMPT_ID=a1\0".to_vec(),
-            _ => b"BELAY_CONTAINER_ID=c1\0BELAY_ATTEMPT_ID=a1\0".to_vec(),
+            20 => Ok(b"BELAY_CONTAINER_ID=c2\0BELAY_ATTEMPT_ID=a1\0".to_vec()),
+            _ => Ok(b"BELAY_CONTAINER_ID=c1\0BELAY_ATTEMPT_ID=a1\0".to_vec()),
         };
-        assert_eq!(sorted(members(&all, &rule, &mut environment)), [21]);
+        assert_eq!(
+            sorted(members(&all, &rule, &mut environment).unwrap()),
+            [21]
+        );
     }
 
     #[test]
@@ -343,10 +386,13 @@ mod tests {
             ..Membership::default()
         };
         let mut environment = |pid| match pid {
-            30..=32 => b"BELAY_SHIM_OF=c1\0".to_vec(),
-            _ => Vec::new(),
+            30..=32 => Ok(b"BELAY_SHIM_OF=c1\0".to_vec()),
+            _ => Ok(Vec::new()),
         };
-        assert_eq!(sorted(members(&all, &rule, &mut environment)), [31, 33]);
+        assert_eq!(
+            sorted(members(&all, &rule, &mut environment).unwrap()),
+            [31, 33]
+        );
     }
 
     #[test]
@@ -357,13 +403,32 @@ mod tests {
             execs_of: Some("c1".to_owned()),
             ..Membership::default()
         };
-        let mut environment = |_| b"BELAY_SHIM_OF=c1\0".to_vec();
+        let mut environment = |_| Ok(b"BELAY_SHIM_OF=c1\0".to_vec());
         for session in [5, 31] {
             let mut shim = process(31, 30);
             shim.session = session;
             let all = [forker.clone(), shim];
-            assert!(members(&all, &rule, &mut environment).is_empty());
+            assert!(members(&all, &rule, &mut environment).unwrap().is_empty());
         }
+    }
+
+    #[test]
+    fn members_are_not_told_when_an_environment_cannot_be_looked_at() {
+        let rule = Membership {
+            marks: vec![(CONTAINER_MARK, "c1".to_owned())],
+            ..Membership::default()
+        };
+        let mut blind = |_| Err(io::Error::from_raw_os_error(libc::EMFILE));
+        let error = members(&[process(20, 1)], &rule, &mut blind).unwrap_err();
+        assert!(is_blind(&error));
+    }
+
+    #[test]
+    fn a_number_that_nobody_has_is_no_process_and_no_error() {
+        // Beyond what the kernel gives to anybody.
+        assert_eq!(Process::read(Pid::MAX).unwrap(), None);
+        assert_eq!(children(Pid::MAX).unwrap(), None);
+        assert_eq!(environment(Pid::MAX).unwrap(), Vec::<u8>::new());
     }
 
     #[test]
@@ -375,7 +440,11 @@ mod tests {
             not_before: 6,
             ..Membership::default()
         };
-        assert!(members(&[old], &rule, &mut |_| panic!("asked")).is_empty());
+        assert!(
+            members(&[old], &rule, &mut |_| panic!("asked"))
+                .unwrap()
+                .is_empty()
+        );
     }
 
     proptest! {
@@ -395,7 +464,7 @@ mod tests {
         fn any_shape_of_parents_ends(pairs in proptest::collection::vec((1..12, 1..12), 0..24)) {
             let all: Vec<Process> = pairs.into_iter().map(|(pid, parent)| process(pid, parent)).collect();
             let rule = Membership { descendants_of: Some(1), ..Membership::default() };
-            prop_assert!(!members(&all, &rule, &mut |_| Vec::new()).contains(&1));
+            prop_assert!(!members(&all, &rule, &mut |_| Ok(Vec::new())).unwrap().contains(&1));
         }
     }
 }

@@ -195,7 +195,7 @@ fn begin() -> Result<Begun, StartError> {
     let record = || -> io::Result<(Started, Option<OwnedFd>)> {
         let timer = deadline.map(sys::timer).transpose()?;
         // Not reaped yet, so it is there even if it has ended.
-        let process = Process::read(pid).ok_or_else(|| io::Error::other("/proc has no entry"))?;
+        let process = Process::read(pid)?.ok_or_else(|| io::Error::other("/proc has no entry"))?;
         let start_time = process.start_time;
         let started = Started {
             pid,
@@ -219,7 +219,7 @@ fn begin() -> Result<Begun, StartError> {
         Err(error) => {
             // What cannot be recorded must not run.
             let rule = membership(&spec, 0);
-            kill::kill_members(&rule, kill::PATIENCE, &mut || {
+            let _ = kill::kill_members(&rule, kill::PATIENCE, &mut || {
                 while let Reaped::Ended(..) = sys::reap() {}
             });
             Err(system(
@@ -403,7 +403,11 @@ impl Supervisor {
             }
             Effect::KillAll => {
                 let members = self.members.clone();
-                self.survivors = kill::kill_members(&members, kill::PATIENCE, &mut || self.reap());
+                let killed = kill::kill_members(&members, kill::PATIENCE, &mut || self.reap());
+                // Nobody stands behind a shim who would try again.
+                self.survivors = killed.unwrap_or_else(|error| {
+                    vec![format!("unknown: the processes cannot be seen: {error}")]
+                });
             }
             Effect::Finish(ending) => self.finish(ending),
             Effect::AnswerKill => self.answer_kill(),

@@ -1,13 +1,14 @@
 //! One incarnation of a container: what never changes about it, and whether we have killed it.
 
 use std::fs;
+use std::io;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use belay_action::{ContainerId, Incarnation};
 use belay_shim::clock::Wall;
 use belay_shim::instance::Started;
-use belay_shim::proc::Process;
+use belay_shim::proc::{self, Process};
 use serde_json::Value;
 use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
 use tonic::Code;
@@ -92,7 +93,7 @@ impl Container {
                     problem: "the runtime does not tell its pid".to_owned(),
                 });
             };
-            match look_at(pid, id, boot_id) {
+            match look_at(pid, id, boot_id).map_err(RuntimeError::blind())? {
                 Look::Seen(mut first) => {
                     first.at = Wall(status.started_at);
                     return Ok(container(Some(first)));
@@ -110,9 +111,12 @@ impl Container {
     }
 
     /// Whether the first process lives. Asks the kernel, not the runtime.
-    pub(crate) fn is_running(&self, boot_id: &str) -> bool {
-        let first = self.first.as_ref();
-        first.is_some_and(|first| identity::handle(first, boot_id).is_some())
+    pub(crate) fn is_running(&self, boot_id: &str) -> Result<bool, RuntimeError> {
+        let Some(first) = &self.first else {
+            return Ok(false);
+        };
+        let handle = identity::handle(first, boot_id).map_err(RuntimeError::blind())?;
+        Ok(handle.is_some())
     }
 
     /// Waits for a turn to start an exec.
@@ -152,11 +156,14 @@ enum Look {
 }
 
 /// Looks for the process that the runtime calls the first of a container.
-fn look_at(pid: u32, id: &ContainerId, boot_id: &str) -> Look {
-    let Some(process) = i32::try_from(pid).ok().and_then(Process::read) else {
-        return Look::Unseen;
+fn look_at(pid: u32, id: &ContainerId, boot_id: &str) -> io::Result<Look> {
+    let Some(process) = Process::read(i32::try_from(pid).unwrap_or(i32::MAX))? else {
+        return Ok(Look::Unseen);
     };
-    let group = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let group = match fs::read_to_string(format!("/proc/{pid}/cgroup")) {
+        Err(error) if proc::is_blind(&error) => return Err(error),
+        group => group.unwrap_or_default(),
+    };
     let first = Started {
         pid: process.pid,
         start_time: process.start_time,
@@ -165,18 +172,11 @@ fn look_at(pid: u32, id: &ContainerId, boot_id: &str) -> Look {
         deadline: None,
     };
     // The handle tells that the group was read of the process that was seen before.
-    if identity::handle(&first, boot_id).is_none() {
-        return if process.is_dead() {
-            Look::Ended
-        } else {
-            Look::Unseen
-        };
-    }
-    if group::holds(&group, id.as_str()) {
-        Look::Seen(first)
-    } else {
-        Look::Unseen
-    }
+    Ok(match identity::handle(&first, boot_id)? {
+        Some(_) if group::holds(&group, id.as_str()) => Look::Seen(first),
+        None if process.is_dead() => Look::Ended,
+        Some(_) | None => Look::Unseen,
+    })
 }
 
 #[cfg(test)]
@@ -206,7 +206,7 @@ mod tests {
         let id = ContainerId::new("0123456789abcdef").unwrap();
         assert!(matches!(
             look_at(std::process::id(), &id, "b"),
-            Look::Unseen
+            Ok(Look::Unseen)
         ));
     }
 }

@@ -84,7 +84,8 @@ impl Exec {
             return Ok(Begun::Over(start_report(&error)));
         }
         let shared = &self.shared;
-        if !self.container.is_running(&shared.boot_id) {
+        let running = self.container.is_running(&shared.boot_id);
+        if !running.map_err(|error| failed("start an exec")(error.into()))? {
             return Err(self.not_running());
         }
         let first = self.container.process(&shared.client).await;
@@ -221,7 +222,9 @@ impl Exec {
             () = until(deadline) => Cause::Deadline,
         };
         let leader = leader::to_be_killed(&self.shared.client, &self.name, started).await;
-        let lives = |leader: &Started| identity::handle(leader, &self.shared.boot_id).is_some();
+        // One that cannot be looked at may live.
+        let lives =
+            |leader: &Started| !matches!(identity::handle(leader, &self.shared.boot_id), Ok(None));
         if !leader.as_ref().is_some_and(lives) {
             // It has ended by itself; containerd is late to tell.
             if let Ok(ended) = timeout(LATE, &mut ended).await {
@@ -281,7 +284,7 @@ impl Exec {
     /// kernel tells it only to a parent.
     async fn witnessed(&self, started: &Started) -> Exit {
         let seen = async {
-            let handle = identity::handle(started, &self.shared.boot_id)?;
+            let handle = identity::handle(started, &self.shared.boot_id).ok()??;
             let kept = handle.try_clone().ok()?;
             readable(handle).await.ok()?;
             let finished = Wall::now();
@@ -336,7 +339,7 @@ impl Exec {
 
     async fn kill(&self, leader: Option<Started>) -> Result<Vec<String>, RuntimeError> {
         let (container, attempt) = (self.name.container.clone(), self.attempt.to_string());
-        blocking(move || Ok(hunt::kill_all(&container, &attempt, leader.as_ref()))).await
+        blocking(move || hunt::kill_all(&container, &attempt, leader.as_ref())).await
     }
 
     /// Records the end, lets containerd forget the exec, and tells the end with its output.

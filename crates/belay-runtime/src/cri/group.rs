@@ -9,7 +9,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use belay_shim::kill::{self, Prey};
-use belay_shim::proc::Process;
+use belay_shim::proc::{self, Process};
+
+use crate::RuntimeError;
 
 const ROOT: &str = "/sys/fs/cgroup";
 
@@ -29,20 +31,24 @@ pub(crate) fn holds(groups: &str, id: &str) -> bool {
 }
 
 /// Kills everything that belongs to a container. Blocks; returns what could not be killed.
-pub(crate) fn kill_all(id: &str) -> Vec<String> {
-    let mut look = |all: &[Process]| Prey {
-        members: all
-            .iter()
-            .filter(|process| !process.is_dead())
-            .filter(|process| {
-                let groups = fs::read_to_string(format!("/proc/{}/cgroup", process.pid));
-                groups.is_ok_and(|groups| holds(&groups, id))
-            })
-            .map(|process| process.pid)
-            .collect::<HashSet<_>>(),
-        ..Prey::default()
+pub(crate) fn kill_all(id: &str) -> Result<Vec<String>, RuntimeError> {
+    let mut look = |all: &[Process]| {
+        let mut members = HashSet::new();
+        for process in all.iter().filter(|process| !process.is_dead()) {
+            match fs::read_to_string(format!("/proc/{}/cgroup", process.pid)) {
+                Ok(groups) if holds(&groups, id) => {
+                    members.insert(process.pid);
+                }
+                Err(error) if proc::is_blind(&error) => return Err(error),
+                Ok(_) | Err(_) => {}
+            }
+        }
+        Ok(Prey {
+            members,
+            ..Prey::default()
+        })
     };
-    kill::kill_prey(&mut look, kill::PATIENCE, &mut || ())
+    kill::kill_prey(&mut look, kill::PATIENCE, &mut || ()).map_err(RuntimeError::blind())
 }
 
 /// Where the kernel counts whom it has killed in a group for want of memory. With the group it goes.
@@ -163,6 +169,6 @@ mod tests {
 
     #[test]
     fn nobody_is_killed_for_a_container_that_is_not_there() {
-        assert_eq!(kill_all("no-such-container-id"), Vec::<String>::new());
+        assert!(kill_all("no-such-container-id").unwrap().is_empty());
     }
 }

@@ -17,10 +17,16 @@ use belay_shim::kill::{self, Prey};
 use belay_shim::proc::{self, ATTEMPT_MARK, CONTAINER_MARK, Membership, Process};
 use belay_shim::sys::Pid;
 
+use crate::RuntimeError;
+
 /// Kills an exec with all it started. Blocks; returns what could not be killed.
 ///
 /// `leader` is the exec's first process, if it may still be there.
-pub(crate) fn kill_all(container: &str, attempt: &str, leader: Option<&Started>) -> Vec<String> {
+pub(crate) fn kill_all(
+    container: &str,
+    attempt: &str,
+    leader: Option<&Started>,
+) -> Result<Vec<String>, RuntimeError> {
     let rule = Membership {
         marks: vec![
             (CONTAINER_MARK, container.to_owned()),
@@ -31,16 +37,16 @@ pub(crate) fn kill_all(container: &str, attempt: &str, leader: Option<&Started>)
     };
     let mut hunt = Hunt::new(leader.map(|leader| (leader.pid, leader.start_time)));
     let mut look = |all: &[Process]| {
-        let marked = proc::members(all, &rule, &mut proc::environment);
+        let marked = proc::members(all, &rule, &mut proc::environment)?;
         let members = hunt.round(all, &marked);
-        Prey {
+        Ok(Prey {
             groups: hunt.groups(all),
             members,
             reapers: Vec::new(),
             complete: false,
-        }
+        })
     };
-    kill::kill_prey(&mut look, kill::PATIENCE, &mut || ())
+    kill::kill_prey(&mut look, kill::PATIENCE, &mut || ()).map_err(RuntimeError::blind())
 }
 
 /// What was found so far.

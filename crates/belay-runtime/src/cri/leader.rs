@@ -43,8 +43,12 @@ pub(super) async fn start_time(
 async fn by_mark(pid: Pid, attempt: &str) -> Option<u64> {
     let mut unreadable = 0;
     loop {
-        let process = Process::read(pid).filter(|process| !process.is_dead())?;
-        let environment = proc::environment(pid);
+        let looked = Process::read(pid).and_then(|seen| Ok((seen, proc::environment(pid)?)));
+        let Ok((process, environment)) = looked else {
+            sleep(LOOK).await;
+            continue;
+        };
+        let process = process.filter(|process| !process.is_dead())?;
         if proc::has_variable(&environment, ATTEMPT_MARK, attempt) {
             return Some(process.start_time);
         }
@@ -73,7 +77,8 @@ async fn by_place(client: &Client, name: &ExecName, pid: Pid) -> Option<u64> {
 }
 
 fn in_place(container: &str, pid: Pid) -> Option<Process> {
-    let process = Process::read(pid).filter(|process| !process.is_dead())?;
+    let process = Process::read(pid).ok()?;
+    let process = process.filter(|process| !process.is_dead())?;
     let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     let placed = process.session == process.pid && group::holds(&groups, container);
     placed.then_some(process)

@@ -258,7 +258,7 @@ impl PodRuntime for CriRuntime {
             container.killed.store(true, Ordering::Relaxed);
         }
         let id = id.to_string();
-        blocking(move || Ok(group::kill_all(&id))).await
+        blocking(move || group::kill_all(&id)).await
     }
 
     async fn bound_logs(&self) -> Result<(), RuntimeError> {

@@ -86,7 +86,7 @@ impl Sessions for CriRuntime {
         let not_running = || SessionError::NotRunning {
             container: id.clone(),
         };
-        if !container.is_running(&shared.boot_id) {
+        if !container.is_running(&shared.boot_id)? {
             return Err(not_running());
         }
         let first = container.process(&shared.client).await?;
@@ -293,11 +293,21 @@ impl Place {
         }
     }
 
+    /// Kills all that belongs to it, as soon as anybody can be looked at.
     async fn kill(&self, leader: Option<Started>) -> Vec<String> {
-        let (container, session) = (self.name.container.clone(), self.session.to_string());
-        let killed =
-            blocking(move || Ok(hunt::kill_all(&container, &session, leader.as_ref()))).await;
-        killed.unwrap_or_else(|error| vec![error.to_string()])
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let (container, session) = (self.name.container.clone(), self.session.to_string());
+            let leader = leader.clone();
+            let killed =
+                blocking(move || hunt::kill_all(&container, &session, leader.as_ref())).await;
+            match killed {
+                Ok(survivors) => return survivors,
+                Err(error) => warn!(session = %self.session, %error, "killing it again"),
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
     }
 
     /// Kills whatever there is of it until containerd has let go of it, and removes the directory.

@@ -91,7 +91,9 @@ impl CriTarget {
         exec: &Exec,
         started: Option<&Started>,
     ) -> Result<Sight, TargetError> {
-        let alive = |started: &&Started| identity::handle(started, &self.shared.boot_id).is_some();
+        let alive = |started: &&Started| {
+            matches!(identity::handle(started, &self.shared.boot_id), Ok(Some(_)))
+        };
         let Some(started) = started.filter(alive) else {
             return self.sight(exec).await;
         };
@@ -323,7 +325,9 @@ impl Target for CriTarget {
     }
 
     async fn disposition(&self, signal: Signal) -> Result<Disposition, TargetError> {
-        identity::disposition(self.first()?, &self.shared.boot_id, signal.number())
+        let first = self.first()?;
+        identity::disposition(first, &self.shared.boot_id, signal.number())
+            .map_err(|error| failed("look at a container")(error.into()))?
             .ok_or_else(|| self.not_running())
     }
 
@@ -332,10 +336,12 @@ impl Target for CriTarget {
         let Some(first) = &self.container.first else {
             return Ok(());
         };
-        let Some(handle) = identity::handle(first, &self.shared.boot_id) else {
-            return Ok(());
+        let handle = identity::handle(first, &self.shared.boot_id);
+        let ended = match handle {
+            Ok(Some(handle)) => readable(handle).await,
+            Ok(None) => Ok(()),
+            Err(error) => Err(error),
         };
-        let ended = readable(handle).await;
         ended.map_err(|error| failed("wait for a container")(error.into()))
     }
 }

@@ -109,7 +109,8 @@ impl Container {
                 execs_of: Some(self.id.to_string()),
                 not_before: started.map_or(0, |started| started.start_time),
             };
-            survivors = kill::kill_members(&rule, kill::PATIENCE, &mut || ());
+            survivors = kill::kill_members(&rule, kill::PATIENCE, &mut || ())
+                .map_err(RuntimeError::blind())?;
         }
         warn!(container = %self.id, ?survivors, same_boot = self.same_boot,
             "the container lost its shim; what it left was killed");
@@ -144,7 +145,8 @@ impl Container {
                 execs_of: None,
                 not_before: started.map_or(0, |started| started.start_time),
             };
-            survivors = kill::kill_members(&rule, kill::PATIENCE, &mut || ());
+            survivors = kill::kill_members(&rule, kill::PATIENCE, &mut || ())
+                .map_err(RuntimeError::blind())?;
         }
         info!(container = %self.id, %attempt, ?survivors, "the exec lost its shim");
         record_unknown(&exec, started, survivors, Durable::No)?;

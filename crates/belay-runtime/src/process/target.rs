@@ -239,7 +239,9 @@ impl Target for ProcessTarget {
     }
 
     async fn disposition(&self, signal: Signal) -> Result<Disposition, TargetError> {
-        identity::disposition(self.first()?, &self.shared.boot_id, signal.number())
+        let first = self.first()?;
+        identity::disposition(first, &self.shared.boot_id, signal.number())
+            .map_err(|error| failed("look at a container")(error.into()))?
             .ok_or_else(|| self.not_running())
     }
 
@@ -250,7 +252,12 @@ impl Target for ProcessTarget {
         let container = &self.container;
         let mut talk = Talk::new(container.instance.clone(), container.same_boot).of_first();
         // Whatever is told but a kill that failed means that it has ended.
-        while identity::handle(first, &self.shared.boot_id).is_some() {
+        loop {
+            let handle = identity::handle(first, &self.shared.boot_id);
+            let handle = handle.map_err(|error| failed("wait for a container")(error.into()))?;
+            if handle.is_none() {
+                return Ok(());
+            }
             match talk.told().await {
                 Ok(Told::Unkillable(_)) => {}
                 // It should have died with its shim; now it does.
@@ -264,7 +271,6 @@ impl Target for ProcessTarget {
                 Err(error) => return Err(failed("wait for a container")(error.into())),
             }
         }
-        Ok(())
     }
 }
 

@@ -251,7 +251,7 @@ impl Drop for Bench {
                 execs_of: Some(id),
                 ..Membership::default()
             };
-            kill::kill_members(&rule, kill::PATIENCE, &mut || ());
+            let _ = kill::kill_members(&rule, kill::PATIENCE, &mut || ());
         }
     }
 }

@@ -197,7 +197,7 @@ async fn a_new_agent_adopts_what_runs() {
         assert_eq!(listed, std::slice::from_ref(&before));
         assert!(matches!(before.status, ContainerStatus::Running { .. }));
         let pid = i32::try_from(before.pid.unwrap()).unwrap();
-        let session = Process::read(pid).unwrap().session;
+        let session = Process::read(pid).unwrap().unwrap().session;
         assert_eq!(session, pid, "it leads a session of its own");
         let again = soon(bench.runtime.sandbox(&bench.pod)).await.unwrap();
         assert_eq!(again, bench.sandbox);

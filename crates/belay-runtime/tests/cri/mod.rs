@@ -162,5 +162,7 @@ pub fn unique() -> String {
 
 /// Whether a process lives.
 pub fn lives(pid: i32) -> bool {
-    Process::read(pid).is_some_and(|process| !process.is_dead())
+    Process::read(pid)
+        .unwrap()
+        .is_some_and(|process| !process.is_dead())
 }

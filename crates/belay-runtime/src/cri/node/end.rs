@@ -57,8 +57,7 @@ impl CriRuntime {
             pause.take().await;
         };
         // With its first process most die by themselves; not those who share a PID namespace.
-        let name = id.to_string();
-        let left = blocking(move || Ok(group::kill_all(&name))).await?;
+        let left = kill_all(id).await;
         if !left.is_empty() {
             warn!(container = %id, ?left, "some of a container cannot be killed");
         }
@@ -96,14 +95,13 @@ impl CriRuntime {
 
     /// Waits for the end of the first process. `None` when that was over before.
     async fn watch(&self, container: &Container) -> Result<Option<Witness>, RuntimeError> {
-        let first = container.first.as_ref();
-        let handle = first.and_then(|first| {
-            let handle = identity::handle(first, &self.shared.boot_id)?;
-            Some((handle, first.at))
-        });
-        let oom = first.and_then(|first| OomCount::of(first.pid));
+        let Some(first) = &container.first else {
+            return Ok(None);
+        };
+        let handle = identity::handle(first, &self.shared.boot_id).map_err(RuntimeError::blind())?;
+        let oom = OomCount::of(first.pid);
         match handle {
-            Some((handle, started)) => Witness::of(handle, started, oom).await.map(Some),
+            Some(handle) => Witness::of(handle, first.at, oom).await.map(Some),
             None => Ok(None),
         }
     }
@@ -149,6 +147,19 @@ impl CriRuntime {
             }
         }
         exit
+    }
+}
+
+/// Kills what is left of a container, as soon as anybody can be looked at.
+async fn kill_all(id: &ContainerId) -> Vec<String> {
+    let mut pause = Pause::new();
+    loop {
+        let name = id.to_string();
+        match blocking(move || group::kill_all(&name)).await {
+            Ok(left) => return left,
+            Err(error) => warn!(container = %id, %error, "killing it again"),
+        }
+        pause.take().await;
     }
 }
 

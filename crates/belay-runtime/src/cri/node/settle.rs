@@ -15,7 +15,7 @@ use crate::cri::protocol::runtime::v1::{ContainerState as State, ContainerStatus
 use crate::cri::{CriRuntime, group};
 use crate::pod::ASK_STATE;
 use crate::report::timestamp;
-use crate::{ContainerConfig, ContainerState, Exit, ExitReason, RuntimeError, identity};
+use crate::{ContainerConfig, ContainerState, Exit, ExitReason, RuntimeError};
 
 /// What Kubernetes shows for a container of which nobody knows how it ended.
 const UNKNOWN_CODE: i32 = 137;
@@ -85,7 +85,7 @@ impl CriRuntime {
                         // It would refuse again; the kernel does not.
                         Err(CallError::Answer(refused)) => {
                             let name = id.to_string();
-                            let left = blocking(move || Ok(group::kill_all(&name))).await?;
+                            let left = blocking(move || group::kill_all(&name)).await?;
                             warn!(container = %id, refused = refused.message(), ?left, "killed without the runtime");
                             (None, crate::ContainerStatus::Exited(lost(&status)))
                         }
@@ -95,10 +95,8 @@ impl CriRuntime {
                 State::ContainerUnknown => (None, crate::ContainerStatus::Exited(lost(&status))),
                 State::ContainerRunning => {
                     let container = self.container(id).await?;
-                    let first = container.first.as_ref();
-                    let alive =
-                        first.filter(|first| identity::handle(first, &shared.boot_id).is_some());
-                    match alive {
+                    let alive = container.is_running(&shared.boot_id)?;
+                    match container.first.as_ref().filter(|_| alive) {
                         Some(first) => {
                             let started = timestamp(Wall(status.started_at));
                             let pid = u32::try_from(first.pid).ok();
