@@ -126,10 +126,13 @@ impl Session {
         self.knobs.resize(size).await
     }
 
-    /// Says that nothing more is written to the standard input. A terminal's has no end: there
-    /// somebody types ^D.
+    /// Says that nothing more is written to the standard input, and returns when that was heard. A
+    /// terminal's has no end: there somebody types ^D.
     pub async fn close_stdin(&self) {
-        self.knobs.close_stdin().await;
+        tokio::select! {
+            () = self.knobs.close_stdin() => {}
+            _ = self.ended() => {}
+        }
     }
 
     /// Waits until the command has ended. May be asked again.

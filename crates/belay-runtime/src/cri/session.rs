@@ -390,12 +390,22 @@ impl Knobs for CriKnobs {
         resized.map_err(|error| error.during("resize a terminal"))
     }
 
+    /// Says so until containerd has heard it: a command may wait for nothing else.
     async fn close_stdin(&self) {
         if self.terminal {
             return;
         }
-        if let Err(error) = self.shared.client.close_stdin(&self.name).await {
-            debug!(session = %self.name.exec, %error, "the end of the input was not told");
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match self.shared.client.close_stdin(&self.name).await {
+                Ok(()) => return,
+                Err(error) if error.is(Code::NotFound) => return,
+                Err(error) => {
+                    debug!(session = %self.name.exec, %error, "telling the end of the input again");
+                }
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 }
