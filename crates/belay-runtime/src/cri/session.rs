@@ -249,7 +249,10 @@ impl Place {
     async fn follow(self, leader: Started, mut reins: Reins) {
         let ended = tokio::select! {
             biased;
-            ended = self.ended() => ended,
+            ended = self.ended() => match ended {
+                SessionEnd::Lost { problem } => self.lose(&leader, problem).await,
+                ended => ended,
+            },
             () = reins.killed() => {
                 let leader =
                     leader::to_be_killed(&self.shared.client, &self.name, &leader).await;
@@ -290,6 +293,20 @@ impl Place {
             }
             sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Nobody knows whether it has ended: what may be left of it dies, before that is told.
+    async fn lose(&self, leader: &Started, problem: String) -> SessionEnd {
+        let leader = leader::to_be_killed(&self.shared.client, &self.name, leader).await;
+        let survivors = self.kill(leader).await;
+        warn!(session = %self.session, problem, ?survivors, "a session was lost and killed");
+        let left = match survivors.is_empty() {
+            true => "what it left was killed".to_owned(),
+            false => format!("what it left cannot be killed: {}", survivors.join(", ")),
+        };
+        SessionEnd::Lost {
+            problem: format!("{problem}; {left}"),
         }
     }
 
