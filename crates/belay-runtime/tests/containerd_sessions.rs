@@ -35,6 +35,9 @@ async fn sessions_are_what_they_are_on_every_runtime() {
         place.a_typed_interrupt_reaches_the_command().await;
         place.what_is_killed_or_dropped_leaves_nothing().await;
         place
+            .what_ends_because_it_is_let_go_of_leaves_nothing()
+            .await;
+        place
             .a_command_that_drops_its_environment_is_killed_as_any_other()
             .await;
         place

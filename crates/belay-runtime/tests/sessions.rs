@@ -34,6 +34,7 @@ hold! {
     a_terminal_has_a_size_that_can_change
     a_typed_interrupt_reaches_the_command
     what_is_killed_or_dropped_leaves_nothing
+    what_ends_because_it_is_let_go_of_leaves_nothing
     a_command_that_drops_its_environment_is_killed_as_any_other
     what_a_command_leaves_running_is_the_containers
     a_command_that_is_not_there_is_named

@@ -340,7 +340,9 @@ impl Supervisor {
                 self.events.push_back(Event::KillAsked);
             }
             if !self.control.has_starter() {
-                self.events.push_back(Event::AgentGone);
+                // Before an end: what ends at the same time may have lost its terminal or its
+                // input with its agent.
+                self.events.push_front(Event::AgentGone);
             }
             while let Some(event) = self.events.pop_front() {
                 let (phase, effects) = phase::step(self.role, self.phase, event);

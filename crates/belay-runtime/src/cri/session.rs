@@ -248,11 +248,8 @@ impl Place {
 
     async fn follow(self, leader: Started, mut reins: Reins) {
         let ended = tokio::select! {
+            // One that is let go of may have ended just because of that.
             biased;
-            ended = self.ended() => match ended {
-                SessionEnd::Lost { problem } => self.lose(&leader, problem).await,
-                ended => ended,
-            },
             () = reins.killed() => {
                 let leader =
                     leader::to_be_killed(&self.shared.client, &self.name, &leader).await;
@@ -264,6 +261,10 @@ impl Place {
                 info!(session = %self.session, ?survivors, "a session was killed");
                 SessionEnd::Killed { survivors }
             }
+            ended = self.ended() => match ended {
+                SessionEnd::Lost { problem } => self.lose(&leader, problem).await,
+                ended => ended,
+            },
         };
         reins.tell(ended);
         // Its output may still be on its way.

@@ -121,14 +121,31 @@ impl Knobs for ProcessKnobs {
     async fn close_stdin(&self) {}
 }
 
+/// Has it killed with all it started, and waits until that is done.
+async fn kill(talk: &mut Talk) -> Result<Told, RuntimeError> {
+    talk.ask_to_kill().await;
+    let told = talk.told().await?;
+    let by_itself = matches!(
+        &told,
+        Told::Ended(exit) if !matches!(exit.ending, Ending::TimedOut | Ending::Cancelled)
+    );
+    if !by_itself {
+        return Ok(told);
+    }
+    // It was told before the shim came to kill, which tells when it has killed what is left.
+    match talk.told().await? {
+        abandoned @ Told::Abandoned(_) => Ok(abandoned),
+        _ => Ok(told),
+    }
+}
+
 /// Follows a session to its end. When this is dropped, with the agent, the shim kills it.
 async fn follow(container: Container, session: AttemptId, mut talk: Talk, mut reins: Reins) {
     let told = tokio::select! {
+        // One that is let go of may have ended just because of that.
+        biased;
+        () = reins.killed() => kill(&mut talk).await,
         told = talk.told() => told,
-        () = reins.killed() => {
-            talk.ask_to_kill().await;
-            talk.told().await
-        }
     };
     let lost = |problem: String| SessionEnd::Lost { problem };
     let end = match told {

@@ -177,6 +177,23 @@ impl Place<'_> {
         }
     }
 
+    pub async fn what_ends_because_it_is_let_go_of_leaves_nothing(&self) {
+        let seconds = unique_seconds();
+        let script = format!(
+            "setsid sleep {seconds} > /dev/null 2>&1 < /dev/null & echo ready; read line; exit 0"
+        );
+        let mut reader = request(&script);
+        reader.stdin = true;
+        let (session, mut streams) = self.open(&reader).await;
+        show_until(&mut streams, &mut String::new(), "ready").await;
+        until("all of it runs", || with_argument(&seconds).len() == 1).await;
+        drop(streams);
+        // Nobody here comes to follow it while it ends.
+        std::thread::sleep(Duration::from_millis(500));
+        drop(session);
+        until("nothing of it runs", || with_argument(&seconds).is_empty()).await;
+    }
+
     pub async fn a_command_that_drops_its_environment_is_killed_as_any_other(&self) {
         for drops in [false, true] {
             let seconds = unique_seconds();
