@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use super::OWNER;
 use super::translate::CONFIG;
@@ -22,20 +22,25 @@ pub(super) async fn bound(shared: &Shared) -> Result<(), RuntimeError> {
         let Some(path) = written(&container) else {
             continue;
         };
-        let id = &container.id;
-        let renamed = {
-            let path = path.clone();
-            blocking(move || renamed(&path).map_err(RuntimeError::io("rotate", &path))).await?
-        };
-        if !renamed {
-            continue;
+        // The others grow all the same.
+        if let Err(error) = bound_one(shared, &container.id, path).await {
+            warn!(container = container.id, %error, "a log is not rotated");
         }
-        match shared.client.reopen_log(id).await {
-            Ok(()) => info!(container = id, path = %path.display(), "log rotated"),
-            // It has ended, or the runtime is away: what it writes is in the renamed file until the
-            // next look.
-            Err(error) => debug!(container = id, %error, "a log is not opened anew"),
-        }
+    }
+    Ok(())
+}
+
+async fn bound_one(shared: &Shared, id: &str, path: PathBuf) -> Result<(), RuntimeError> {
+    let log = path.clone();
+    let renamed = blocking(move || renamed(&log).map_err(RuntimeError::io("rotate", &log)));
+    if !renamed.await? {
+        return Ok(());
+    }
+    match shared.client.reopen_log(id).await {
+        Ok(()) => info!(container = id, path = %path.display(), "log rotated"),
+        // It has ended, or the runtime is away: what it writes is in the renamed file until the
+        // next look.
+        Err(error) => debug!(container = id, %error, "a log is not opened anew"),
     }
     Ok(())
 }
