@@ -39,6 +39,7 @@ mod binary;
 mod blocking;
 mod containers;
 mod cri;
+mod descriptors;
 mod identity;
 mod pod;
 mod pods_exec;
@@ -50,6 +51,7 @@ mod sessions;
 pub use belay_shim::rotation;
 pub use containers::{Containers, RecordedContainer, RecordedPod, RecordedPods};
 pub use cri::CriRuntime;
+pub use descriptors::raise_open_files;
 pub use pod::{
     ContainerConfig, ContainerState, ContainerStatus, Dns, Exit, ExitReason, HostPort, Image,
     ImageError, ImageUser, Listed, Mount, PodConfig, PodRuntime, Propagation, Protocol, Pull,

@@ -88,6 +88,27 @@ async fn a_new_process_has_no_signals_blocked_or_ignored_and_no_files_of_ours() 
 }
 
 #[tokio::test]
+async fn a_workload_may_open_as_many_files_as_before_the_agent_asked_for_more() {
+    let limit = || rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let found = limit();
+    let lower = rustix::process::Rlimit {
+        current: Some(1000),
+        ..found
+    };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, lower).unwrap();
+    belay_runtime::raise_open_files();
+    assert_eq!(limit().current, limit().maximum);
+    let bench = Bench::new();
+    let id = bench.start("ulimit -Sn; ulimit -Hn").await;
+    soon(bench.runtime.wait(&id)).await.unwrap();
+    let most = limit().maximum.unwrap();
+    assert_eq!(
+        bench.log(),
+        ["stdout F 1000".to_owned(), format!("stdout F {most}")]
+    );
+}
+
+#[tokio::test]
 async fn the_agent_has_no_child_left_to_reap() {
     let bench = Bench::new();
     let (id, target) = bench.sleeper().await;

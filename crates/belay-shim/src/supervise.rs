@@ -64,6 +64,10 @@ pub fn main() -> ExitCode {
 /// Leaves the agent's family, and goes on in a process of its own.
 fn take_over(session: bool) -> io::Result<()> {
     sys::close_inherited();
+    let limit = std::env::var(sys::OPEN_FILES).ok();
+    if let Some(limit) = limit.and_then(|limit| limit.parse().ok()) {
+        sys::limit_open_files(limit)?;
+    }
     let lock = sys::adopt(0)?;
     let link = UnixStream::from(sys::adopt(1)?);
     if let Fork::Parent { .. } = sys::fork()? {

@@ -120,6 +120,24 @@ pub(crate) fn set_umask(mask: libc::mode_t) {
     unsafe { libc::umask(mask) };
 }
 
+/// In a shim's environment: how many files it and what it starts may have open, where that is not
+/// what its starter may.
+pub const OPEN_FILES: &str = "BELAY_OPEN_FILES";
+
+/// How many files this process, and what it starts, may have open until they ask for more.
+pub(crate) fn limit_open_files(count: u64) -> io::Result<()> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `limit` is a valid place for the answer, and then a valid limit.
+    unsafe {
+        check(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit))?;
+        limit.rlim_cur = limit.rlim_max.min(count as libc::rlim_t);
+        check(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit)).map(drop)
+    }
+}
+
 /// Orphans among the descendants become children of this process.
 pub(crate) fn become_subreaper() -> io::Result<()> {
     // SAFETY: plain call.

@@ -106,6 +106,7 @@ fn crds(output: Option<Format>) -> anyhow::Result<Exit> {
 
 /// Roles serve many at once.
 fn on_all_cores(work: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Result<Exit> {
+    belay_runtime::raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

@@ -14,8 +14,10 @@ use std::time::Duration;
 use belay_shim::instance::{self, Durable};
 use belay_shim::proc::SHIM_MARK;
 use belay_shim::spec::{Kind, Spec};
+use belay_shim::sys::OPEN_FILES;
 
 use super::standing::hidden;
+use crate::descriptors;
 
 /// What became of a directory.
 #[derive(Debug)]
@@ -92,6 +94,9 @@ pub(crate) fn launch(
             .current_dir(dir)
             .env_clear()
             .process_group(0);
+        if let Some(limit) = descriptors::for_workloads() {
+            command.env(OPEN_FILES, limit.to_string());
+        }
         match &spec.kind {
             Kind::Container { .. } => {
                 command.args(["container", &spec.container]);
