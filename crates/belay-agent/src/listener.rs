@@ -29,6 +29,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
@@ -43,6 +44,11 @@ pub(crate) use certificate::{CertificateError, Serving};
 const SERVER: &str = "system:belay:server";
 /// How long a client may take for its handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+/// How long a client that shows no certificate may stay: it can do nothing here but ask how we are.
+const STRANGER: Duration = Duration::from_secs(10);
+/// How many connections are open at once, sessions and logs that are followed among them. More wait
+/// until others end.
+const CONNECTIONS: usize = 512;
 /// How long sessions may take to be killed when the agent stops.
 const FAREWELL: Duration = Duration::from_secs(10);
 
@@ -109,18 +115,26 @@ impl Listener {
     pub(crate) async fn run(self, context: Arc<Host>, shutdown: CancellationToken) {
         let mut connections = JoinSet::new();
         let sessions = Sessions::new(shutdown.clone());
+        let slots = Arc::new(Semaphore::new(CONNECTIONS));
         loop {
-            let accepted = tokio::select! {
+            let next = async {
+                let slot = Arc::clone(&slots).acquire_owned().await?;
+                Ok::<_, AcquireError>((Arc::new(slot), self.listener.accept().await))
+            };
+            let next = tokio::select! {
                 () = shutdown.cancelled() => break,
                 Some(_) = connections.join_next() => continue,
-                accepted = self.listener.accept() => accepted,
+                next = next => next,
             };
+            // Nobody closes the slots.
+            let Ok((slot, accepted)) = next else { break };
             match accepted {
                 Ok((stream, peer)) => {
                     let (acceptor, context) = (self.acceptor.clone(), Arc::clone(&context));
                     let sessions = sessions.clone();
                     connections.spawn(async move {
-                        if let Err(error) = connection(acceptor, context, sessions, stream).await {
+                        let served = connection(acceptor, context, sessions, stream, slot);
+                        if let Err(error) = served.await {
                             debug!(%peer, %error, "a connection ended with an error");
                         }
                     });
@@ -199,19 +213,24 @@ async fn connection(
     context: Arc<Host>,
     sessions: Sessions,
     stream: TcpStream,
+    slot: Arc<OwnedSemaphorePermit>,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     stream.set_nodelay(true)?;
     keep_alive(&stream)?;
     let stream = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await??;
     let peer = peer(stream.get_ref().1.peer_certificates());
+    let patience = match &peer {
+        Peer::Unknown => STRANGER,
+        Peer::Certified { .. } => Duration::MAX,
+    };
     let service = service_fn(move |request: Request<Incoming>| {
         let (context, sessions) = (Arc::clone(&context), sessions.clone());
-        let peer = peer.clone();
-        async move { Ok::<_, Infallible>(answer(context, &sessions, &peer, request).await) }
+        let (peer, slot) = (peer.clone(), slot.clone());
+        async move { Ok::<_, Infallible>(answer(context, &sessions, &peer, request, slot).await) }
     });
-    hyper_util::server::conn::auto::Builder::new(TokioExecutor::new())
-        .serve_connection_with_upgrades(TokioIo::new(stream), service)
-        .await
+    let server = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+    let served = server.serve_connection_with_upgrades(TokioIo::new(stream), service);
+    tokio::time::timeout(patience, served).await?
 }
 
 /// Has the kernel notice a server that is gone without a word.
@@ -242,6 +261,7 @@ async fn answer(
     sessions: &Sessions,
     peer: &Peer,
     mut request: Request<Incoming>,
+    slot: Arc<OwnedSemaphorePermit>,
 ) -> Answer {
     let upgrade = hyper::upgrade::on(&mut request);
     let (parts, _) = request.into_parts();
@@ -289,7 +309,7 @@ async fn answer(
             pod,
             container,
         };
-        return match sessions.begin(&context, wanted, &parts, upgrade) {
+        return match sessions.begin(&context, wanted, &parts, upgrade, slot) {
             Ok(accepted) => {
                 let mut answer = text(StatusCode::SWITCHING_PROTOCOLS, "");
                 answer.headers_mut().clear();

@@ -24,6 +24,7 @@ use std::sync::Arc;
 use belay_action::{AttemptId, ContainerId};
 use http::StatusCode;
 use hyper::upgrade::OnUpgrade;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::debug;
@@ -78,13 +79,15 @@ impl Sessions {
         self.tasks.wait().await;
     }
 
-    /// Answers a request. The session itself goes on by itself, once the connection is upgraded.
+    /// Answers a request. The session itself goes on by itself, once the connection is upgraded; it
+    /// keeps the connection's slot.
     pub(crate) fn begin(
         &self,
         context: &Arc<Host>,
         wanted: Wanted<'_>,
         parts: &http::request::Parts,
         upgrade: OnUpgrade,
+        slot: Arc<OwnedSemaphorePermit>,
     ) -> Result<Accepted, Refusal> {
         let options = Options::parse(parts.uri.query().unwrap_or_default())?;
         let container = find(context, wanted)?;
@@ -108,6 +111,7 @@ impl Sessions {
                 Ok(connection) => driver.run(connection).await,
                 Err(error) => debug!(%error, "a session came to nothing"),
             }
+            drop(slot);
         });
         Ok(accepted)
     }
