@@ -6,18 +6,20 @@ use std::time::Duration;
 
 use belay_action::{AttemptId, ContainerId};
 use belay_runtime::{Session, SessionEnd, SessionRequest, Size, Streams};
+use bytes::Bytes;
 use futures::stream::{SplitSink, SplitStream};
-use futures::{SinkExt as _, StreamExt as _};
+use futures::{SinkExt as _, Stream, StreamExt as _};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::unix::pipe;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::{self, Message};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
@@ -31,9 +33,16 @@ use crate::context::Host;
 const SIZE: Duration = Duration::from_millis(250);
 /// More words of a client than this do not wait for its size.
 const EARLY: usize = 64;
-/// How often the client is asked whether it is there. One that is gone, while nothing can be written
-/// to a command that does not read, is noticed in no other way.
+/// How often the client is asked whether it is there, and told that we are.
 const PING: Duration = Duration::from_secs(5);
+/// A client of which nothing was heard for so long, not even the answer to a ping, is gone. The
+/// kernel would take a quarter of an hour to say so of one that went without a word.
+const GONE: Duration = Duration::from_secs(60);
+/// How much of what was heard may wait until something can be done with it, as long as a command
+/// leaves its input unread. With more of it waiting nobody listens.
+const ROOM: u32 = 4 << 20;
+/// What a word takes beside its data.
+const WORD: u32 = 64;
 /// How long after the end of a command its output may be silent before it is complete. Usually it
 /// ends; it does not when the command left something running that has it open.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -101,54 +110,55 @@ impl Driver {
             }
         };
         info!(session = %self.id, container = %self.container, "a session began");
-        let over = self.drive(&session, streams, &mut sink, &mut client).await;
+        let Streams {
+            stdin,
+            stdout,
+            stderr,
+        } = streams;
+        let mut stdin = stdin.filter(|_| self.options.stdin);
+        let mut output = Output {
+            stdout: Source::new(STDOUT, Some(stdout), self.options.stdout),
+            stderr: Source::new(STDERR, stderr, self.options.stderr),
+        };
+        let (words, heard) = mpsc::unbounded_channel();
+        let over = tokio::select! {
+            ended = output.pass_on(&session, &mut sink) => {
+                ended.map_or(Over::ClientGone, Over::Ended)
+            }
+            () = client.listen(words) => Over::ClientGone,
+            () = carry_out(heard, &session, &mut stdin) => Over::ClientGone,
+            () = self.stop.cancelled() => Over::Stopping,
+        };
         let listens = !matches!(over, Over::ClientGone);
         let end = match over {
             Over::Ended(end) => end,
             Over::ClientGone | Over::Stopping => session.kill().await,
         };
         info!(session = %self.id, container = %self.container, ?end, "a session is over");
-        // Its terminal and its pipes are not needed while the client says goodbye.
-        drop(session);
+        // Its terminal and its pipes are not needed while the client says goodbye. Before it is dead
+        // they are: what loses them may end by itself, and leave something running.
+        drop((session, stdin, output));
         if listens {
             finish(&mut sink, &mut client, &status::of_end(&end)).await;
         }
     }
-
-    async fn drive(
-        &self,
-        session: &Session,
-        streams: Streams,
-        sink: &mut Sink,
-        client: &mut Client,
-    ) -> Over {
-        let Streams {
-            stdin,
-            stdout,
-            stderr,
-        } = streams;
-        let stdin = stdin.filter(|_| self.options.stdin);
-        let output = Output {
-            stdout: Source::new(STDOUT, Some(stdout), self.options.stdout),
-            stderr: Source::new(STDERR, stderr, self.options.stderr),
-        };
-        tokio::select! {
-            ended = output.pass_on(session, sink) => ended.map_or(Over::ClientGone, Over::Ended),
-            () = client.type_in(session, stdin) => Over::ClientGone,
-            () = self.stop.cancelled() => Over::Stopping,
-        }
-    }
 }
 
+/// Something that was heard, and the room that it takes.
+type Word = (Said, OwnedSemaphorePermit);
+
 /// The client's words.
-struct Client {
-    stream: SplitStream<Connection>,
+struct Client<S> {
+    stream: S,
     protocol: Protocol,
     /// Heard before anything could be done with it.
     early: VecDeque<Said>,
 }
 
-impl Client {
+impl<S> Client<S>
+where
+    S: Stream<Item = Result<Message, tungstenite::Error>> + Unpin,
+{
     /// The next that it says; `None` when it is gone.
     async fn next(&mut self) -> Option<Said> {
         if let Some(said) = self.early.pop_front() {
@@ -183,29 +193,60 @@ impl Client {
         Size::default()
     }
 
-    /// Carries out what it says, until it is gone.
-    async fn type_in(&mut self, session: &Session, mut stdin: Option<pipe::Sender>) {
-        while let Some(said) = self.next().await {
-            match said {
-                Said::Stdin(data) => {
-                    if let Some(pipe) = &mut stdin
-                        && pipe.write_all(&data).await.is_err()
-                    {
-                        // Nobody reads it any more; the command may well go on.
-                        stdin = None;
-                    }
-                }
-                Said::StdinClosed => {
-                    stdin = None;
-                    session.close_stdin().await;
-                }
-                Said::Resize(size) => {
-                    if let Err(error) = session.resize(size).await {
-                        debug!(%error, "a terminal keeps its size");
-                    }
-                }
-                Said::Nothing | Said::Goodbye => {}
+    /// Hears what it says, ahead of what can be done with it, until it is gone.
+    ///
+    /// Whoever reads answers the client's own pings. A client that waits in vain for that, because
+    /// its command leaves its input unread, hangs up.
+    async fn listen(&mut self, words: mpsc::UnboundedSender<Word>) {
+        let room = Arc::new(Semaphore::new(ROOM as usize));
+        loop {
+            let said = match timeout(GONE, self.next()).await {
+                Ok(Some(said)) => said,
+                Ok(None) => return,
+                Err(_) => return debug!("a session's client has fallen silent"),
+            };
+            let data = match &said {
+                Said::Stdin(data) => data.len(),
+                Said::StdinClosed | Said::Resize(_) => 0,
+                Said::Nothing | Said::Goodbye => continue,
+            };
+            let size = u32::try_from(data).unwrap_or(ROOM).saturating_add(WORD);
+            // For as long as nobody listens nobody is called silent.
+            let taken = Arc::clone(&room).acquire_many_owned(size.min(ROOM)).await;
+            let Ok(taken) = taken else { return };
+            if words.send((said, taken)).is_err() {
+                return;
             }
+        }
+    }
+}
+
+/// Carries out what the client said, in that order.
+async fn carry_out(
+    mut words: mpsc::UnboundedReceiver<Word>,
+    session: &Session,
+    stdin: &mut Option<pipe::Sender>,
+) {
+    while let Some((said, _room)) = words.recv().await {
+        match said {
+            Said::Stdin(data) => {
+                if let Some(pipe) = stdin
+                    && pipe.write_all(&data).await.is_err()
+                {
+                    // Nobody reads it any more; the command may well go on.
+                    *stdin = None;
+                }
+            }
+            Said::StdinClosed => {
+                *stdin = None;
+                session.close_stdin().await;
+            }
+            Said::Resize(size) => {
+                if let Err(error) = session.resize(size).await {
+                    debug!(%error, "a terminal keeps its size");
+                }
+            }
+            Said::Nothing | Said::Goodbye => {}
         }
     }
 }
@@ -258,7 +299,7 @@ struct Output {
 impl Output {
     /// Sends what the command writes until it has ended and all was said. `None` when nothing can be
     /// sent any more.
-    async fn pass_on(mut self, session: &Session, sink: &mut Sink) -> Option<SessionEnd> {
+    async fn pass_on(&mut self, session: &Session, sink: &mut Sink) -> Option<SessionEnd> {
         let mut ended = None;
         let mut ping = interval(PING);
         ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -276,7 +317,14 @@ impl Output {
                     ended = Some(end);
                     None
                 }
-                _ = ping.tick() => Some(Message::Ping(bytes::Bytes::new())),
+                _ = ping.tick() => {
+                    // An answer before it is asked for: the client's pings may wait behind input
+                    // for which there is no room.
+                    if sink.send(Message::Pong(Bytes::new())).await.is_err() {
+                        return None;
+                    }
+                    Some(Message::Ping(Bytes::new()))
+                }
                 () = sleep(SILENCE), if ended.is_some() => return ended,
             };
             if let Some(message) = message
@@ -289,7 +337,7 @@ impl Output {
 }
 
 /// Says how it ended, and goodbye.
-async fn finish(sink: &mut Sink, client: &mut Client, status: &Value) {
+async fn finish(sink: &mut Sink, client: &mut Client<SplitStream<Connection>>, status: &Value) {
     let last = async {
         let text = status.to_string();
         sink.send(channels::message(STATUS, text.as_bytes()))
@@ -308,5 +356,54 @@ async fn finish(sink: &mut Sink, client: &mut Client, status: &Value) {
     };
     if timeout(FAREWELL, farewell).await.is_err() {
         debug!("a session's client does not say goodbye");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    fn client<S>(stream: S) -> Client<S> {
+        Client {
+            stream,
+            protocol: Protocol::V5,
+            early: VecDeque::new(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_of_which_nothing_is_heard_for_a_minute_is_gone() {
+        let pongs = futures::stream::iter(0..3).then(async |_| {
+            sleep(Duration::from_secs(50)).await;
+            Ok(Message::Pong(Bytes::new()))
+        });
+        let begin = Instant::now();
+        let (words, _heard) = mpsc::unbounded_channel();
+        let silent = Box::pin(pongs.chain(futures::stream::pending()));
+        client(silent).listen(words).await;
+        let last = Duration::from_secs(3 * 50);
+        assert!(begin.elapsed() >= last + GONE);
+        assert!(begin.elapsed() < last + GONE * 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_command_leaves_unread_is_kept_up_to_a_bound_and_then_nobody_is_called_silent() {
+        const DATA: u32 = 32 << 10;
+        let heard = AtomicU32::new(0);
+        let typed = futures::stream::repeat_with(|| {
+            heard.fetch_add(1, Ordering::Relaxed);
+            Ok(channels::message(0, &[b'x'; DATA as usize]))
+        });
+        let (words, mut kept) = mpsc::unbounded_channel();
+        let mut client = client(typed);
+        let mut listening = std::pin::pin!(client.listen(words));
+        let most = ROOM / (DATA + WORD);
+        assert!(timeout(GONE * 3, &mut listening).await.is_err());
+        assert_eq!(heard.load(Ordering::Relaxed), most + 1);
+        // Room for one more is made by whoever carries one out.
+        drop(kept.recv().await);
+        assert!(timeout(GONE * 3, &mut listening).await.is_err());
+        assert_eq!(heard.load(Ordering::Relaxed), most + 2);
     }
 }
