@@ -238,7 +238,7 @@ impl PodRuntime for ProcessRuntime {
         let (id, dir, stream) = blocking(move || shared.launch_container(&config)).await?;
         let mut link =
             Link::from_std(stream).map_err(RuntimeError::io("talk to a shim in", &dir))?;
-        let said = link.next().await.ok().flatten();
+        let said = link.first().await;
         let instance = Instance::new(dir);
         match said.map(|record| StartError::from_record(&record)) {
             Some(Err(_)) => {
@@ -250,9 +250,11 @@ impl PodRuntime for ProcessRuntime {
                 Err(start_failed(error))
             }
             None => {
-                // Killed on its way up. Whatever it got to is not a container.
+                // Killed or stuck on its way up. Whatever it got to is not a container, and without its
+                // directory it gets no further.
                 let container = self.load(&id)?;
-                let message = "the shim was killed while it started the container".to_owned();
+                let message =
+                    "the shim was killed, or got stuck, while it started the container".to_owned();
                 if let Ok(Settled::Running(_)) = self.settle(&container).await {
                     return Ok(id);
                 }

@@ -46,7 +46,7 @@ pub mod proc;
 pub mod record;
 pub mod rotation;
 mod session;
-mod spawn;
+pub mod spawn;
 pub mod spec;
 mod supervise;
 #[allow(unsafe_code)]

@@ -6,13 +6,18 @@ use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use crate::clock::Wall;
 use crate::instance::{StartError, StartFailure};
 use crate::mounts::{self, Failed};
 use crate::output::Ends;
 use crate::spec::Spec;
-use crate::sys::{self, Fork, Pid};
+use crate::sys::{self, Fork, Pid, Watched};
+
+/// How long a child may take until it is the command: its working directory or the command itself
+/// may be on storage that does not answer.
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Where programs are looked for when the workload's environment has no PATH.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -78,6 +83,12 @@ pub(crate) fn start(spec: &Spec, ends: &Ends, joined: Option<&File>) -> Result<P
         }
         Fork::Parent { child } => {
             drop(reporter);
+            if !comes(&report, PATIENCE) {
+                // Where that fails it dies with us.
+                let _ = sys::pidfd_open(child)
+                    .and_then(|child| sys::pidfd_send_signal(child.as_fd(), libc::SIGKILL));
+                return Err(late(spec));
+            }
             listen(&mut report).map_or(Ok(child), |(step, error)| Err(explain(spec, step, &error)))
         }
     }
@@ -206,6 +217,34 @@ fn tell(reporter: &mut PipeWriter, step: Step, error: &io::Error) {
     let _ = reporter.write_all(&message);
 }
 
+/// Whether anything comes of a start in time: a word, or the end of the pipe.
+fn comes(report: &PipeReader, patience: Duration) -> bool {
+    let end = Instant::now() + patience;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let mut watched = [Watched::new(report.as_fd())];
+        match sys::poll(&mut watched, Some(left)) {
+            Ok(()) if !watched[0].ready && left.is_zero() => return false,
+            Ok(()) if !watched[0].ready => {}
+            Ok(()) | Err(_) => return true,
+        }
+    }
+}
+
+fn late(spec: &Spec) -> StartError {
+    let dir = spec.working_dir.as_deref().unwrap_or(Path::new("/"));
+    failed(
+        StartFailure::System,
+        format!(
+            "command {:?} did not begin within {} seconds and was killed: it, what it mounts, or the \
+             working directory {} may be on storage that does not answer",
+            spec.args[0],
+            PATIENCE.as_secs(),
+            dir.display()
+        ),
+    )
+}
+
 /// `None` when the pipe was closed by a successful exec.
 fn listen(report: &mut PipeReader) -> Option<(Step, io::Error)> {
     let mut message = [0; 5];
@@ -330,6 +369,17 @@ mod tests {
         for step in steps {
             assert_eq!(Step::from_byte(step.to_byte()), step);
         }
+    }
+
+    #[test]
+    fn a_start_that_comes_to_nothing_is_not_waited_for_for_ever() {
+        let (report, mut reporter) = io::pipe().unwrap();
+        assert!(!comes(&report, Duration::from_millis(5)));
+        reporter.write_all(b"x").unwrap();
+        assert!(comes(&report, PATIENCE));
+        let (report, reporter) = io::pipe().unwrap();
+        drop(reporter);
+        assert!(comes(&report, PATIENCE));
     }
 
     #[test]

@@ -7,10 +7,11 @@ use std::time::Duration;
 use belay_shim::control;
 use belay_shim::instance::{self, Exit, StartError, Started};
 use belay_shim::record::{Record, RecordError, take_message};
+use belay_shim::spawn;
 use rustix::fs::{Mode, OFlags};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::standing::{Instance, Standing};
 use crate::RuntimeError;
@@ -225,6 +226,13 @@ impl Link {
     async fn send(&mut self, kind: &str) -> io::Result<()> {
         let frame = Record::new(kind).frame().map_err(io::Error::other)?;
         self.stream.write_all(&frame).await
+    }
+
+    /// What came of the start, which is the first that a shim says; `None` when it has died or keeps
+    /// silent.
+    pub(crate) async fn first(&mut self) -> Option<Record> {
+        let said = timeout(spawn::PATIENCE + SILENCE, self.next());
+        said.await.ok()?.ok()?
     }
 
     /// The next message; `None` when the shim has closed the connection. Cancel-safe: what has

@@ -131,12 +131,8 @@ impl Target for ProcessTarget {
             }
             Err(error) => return Err(failed("start an exec")(error.into())),
         };
-        let first = link.next().await;
-        match first
-            .ok()
-            .flatten()
-            .map(|record| StartError::from_record(&record))
-        {
+        let first = link.first().await;
+        match first.map(|record| StartError::from_record(&record)) {
             Some(Ok(error)) if error.failure == StartFailure::ContainerEnded => {
                 let exec = self.container.exec(&request.attempt);
                 let _ = blocking(move || exec.remove()).await;
