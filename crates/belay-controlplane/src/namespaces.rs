@@ -11,7 +11,9 @@
 //! # Guarantees
 //!
 //! Every step may be repeated. Nothing new can appear in the meantime: the server refuses to create
-//! in a namespace that terminates.
+//! in a namespace that terminates. Somebody else may let it go first, and make another of its name:
+//! each round begins with a look whether it is still the one whose deletion began, and what lets it
+//! go carries its UID.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -22,7 +24,7 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client, ResourceExt as _};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -39,23 +41,23 @@ pub async fn run(client: Client, shutdown: CancellationToken) {
     // One task per namespace, so that one that never becomes empty holds up no other. Dropping the
     // set ends them.
     let mut collecting = JoinSet::new();
-    let mut names = HashSet::new();
+    let mut uids = HashSet::new();
     loop {
         tokio::select! {
             () = shutdown.cancelled() => return,
             Some(done) = collecting.join_next() => {
-                if let Ok(name) = done {
-                    names.remove(&name);
+                if let Ok(uid) = done {
+                    uids.remove(&uid);
                 }
             }
             event = events.next() => match event {
                 Some(Ok(namespace)) if is_waiting(&namespace) => {
-                    let name = namespace.name_any();
-                    if names.insert(name.clone()) {
+                    let (name, uid) = (namespace.name_any(), namespace.uid().unwrap_or_default());
+                    if uids.insert(uid.clone()) {
                         let client = client.clone();
                         collecting.spawn(async move {
-                            collect(&client, &name).await;
-                            name
+                            collect(&client, &name, &uid).await;
+                            uid
                         });
                     }
                 }
@@ -73,18 +75,46 @@ fn is_waiting(namespace: &Namespace) -> bool {
 }
 
 /// Empties one namespace and lets it go, however long it takes.
-async fn collect(client: &Client, namespace: &str) {
+async fn collect(client: &Client, namespace: &str, uid: &str) {
     loop {
-        match pass(client, namespace).await {
-            Ok(0) => match finalize(client, namespace).await {
-                Ok(()) => return tracing::info!(namespace, "namespace is gone"),
-                Err(kube::Error::Api(status)) if status.code == 404 => return,
-                Err(error) => tracing::warn!(%error, namespace, "cannot finalize namespace"),
-            },
-            Ok(left) => tracing::debug!(namespace, left, "namespace is not empty yet"),
+        match round(client, namespace, uid).await {
+            Ok(Round::Gone) => return tracing::info!(namespace, "namespace is gone"),
+            Ok(Round::Left(left)) => {
+                tracing::debug!(namespace, left, "namespace is not empty yet");
+            }
             Err(error) => tracing::warn!(%error, namespace, "cannot empty namespace"),
         }
         tokio::time::sleep(AGAIN).await;
+    }
+}
+
+/// What a look at a namespace came to.
+enum Round {
+    /// It has been let go, here or by somebody else.
+    Gone,
+    /// So much is still in it.
+    Left(usize),
+}
+
+async fn round(client: &Client, name: &str, uid: &str) -> kube::Result<Round> {
+    let api: Api<Namespace> = Api::all(client.clone());
+    let waits = |found: &Namespace| found.uid().as_deref() == Some(uid) && is_waiting(found);
+    let Some(mut namespace) = api.get_opt(name).await?.filter(waits) else {
+        return Ok(Round::Gone);
+    };
+    let left = pass(client, name).await?;
+    if left > 0 {
+        return Ok(Round::Left(left));
+    }
+    // With the UID it was read with, so that a successor of the name is not what is let go.
+    if let Some(spec) = &mut namespace.spec {
+        spec.finalizers = Some(Vec::new());
+    }
+    let path = format!("/api/v1/namespaces/{name}/finalize");
+    let body = serde_json::to_value(&namespace).map_err(kube::Error::SerdeError)?;
+    match call(client, "PUT", &path, &body).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Round::Gone),
+        result => result.map(|_| Round::Gone),
     }
 }
 
@@ -97,14 +127,6 @@ async fn pass(client: &Client, namespace: &str) -> kube::Result<usize> {
         left += list["items"].as_array().map_or(0, Vec::len);
     }
     Ok(left)
-}
-
-async fn finalize(client: &Client, namespace: &str) -> kube::Result<()> {
-    let path = format!("/api/v1/namespaces/{namespace}");
-    let mut object = call(client, "GET", &path, &Value::Null).await?;
-    object["spec"]["finalizers"] = json!([]);
-    call(client, "PUT", &format!("{path}/finalize"), &object).await?;
-    Ok(())
 }
 
 /// The paths of all collections a namespace can hold.
@@ -158,7 +180,76 @@ async fn call(client: &Client, method: &str, path: &str, body: &Value) -> kube::
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use http::Response;
+    use http_body_util::BodyExt as _;
+    use kube::client::Body;
+    use serde_json::json;
+
     use super::*;
+
+    /// What a server was asked to change: method and path, body.
+    type Changes = Arc<Mutex<Vec<(String, Value)>>>;
+
+    /// A server with this namespace, and the changes it is asked for.
+    fn server(namespace: Value) -> (Client, Changes) {
+        let changes = Changes::default();
+        let seen = Arc::clone(&changes);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (namespace, seen) = (namespace.clone(), Arc::clone(&seen));
+            async move {
+                let (parts, body) = request.into_parts();
+                let path = parts.uri.path();
+                let body = body.collect().await.unwrap().to_bytes();
+                if parts.method != "GET" {
+                    let body = serde_json::from_slice(&body).unwrap_or_default();
+                    let change = (format!("{} {path}", parts.method), body);
+                    seen.lock().unwrap().push(change);
+                }
+                let answer = match path {
+                    "/api/v1/namespaces/x" => namespace,
+                    "/api/v1" => json!({"resources": [{"name": "configmaps", "namespaced": true,
+                        "verbs": ["deletecollection"]}]}),
+                    _ => json!({"items": []}),
+                };
+                let answer = Body::from(answer.to_string().into_bytes());
+                Ok::<_, std::io::Error>(Response::new(answer))
+            }
+        });
+        (Client::new(service, "default"), changes)
+    }
+
+    #[tokio::test]
+    async fn a_namespace_that_was_made_anew_keeps_what_is_in_it() {
+        let going = "2026-01-01T00:00:00Z";
+        let spec = json!({"finalizers": ["kubernetes"]});
+        for successor in [
+            json!({"metadata": {"name": "x", "uid": "new"}, "spec": spec}),
+            json!({"metadata": {"name": "x", "uid": "new", "deletionTimestamp": going}, "spec": spec}),
+            json!({"metadata": {"name": "x", "uid": "old"}, "spec": spec}),
+        ] {
+            let (client, changes) = server(successor);
+            collect(&client, "x", "old").await;
+            assert_eq!(*changes.lock().unwrap(), []);
+        }
+    }
+
+    #[tokio::test]
+    async fn the_namespace_that_is_let_go_is_the_one_that_was_emptied() {
+        let (client, changes) = server(json!({"spec": {"finalizers": ["kubernetes"]}, "metadata":
+            {"name": "x", "uid": "old", "deletionTimestamp": "2026-01-01T00:00:00Z"}}));
+        collect(&client, "x", "old").await;
+        let changes = changes.lock().unwrap();
+        let asked: Vec<&str> = changes.iter().map(|(asked, _)| &**asked).collect();
+        let expected = [
+            "DELETE /api/v1/namespaces/x/configmaps",
+            "PUT /api/v1/namespaces/x/finalize",
+        ];
+        assert_eq!(asked, expected);
+        assert_eq!(changes[1].1["metadata"]["uid"], "old");
+        assert_eq!(changes[1].1["spec"]["finalizers"], json!([]));
+    }
 
     #[test]
     fn only_namespaced_collections_that_can_be_deleted_are_emptied() {
