@@ -9,7 +9,9 @@
 //! # Guarantees
 //!
 //! Nothing is deleted before every kind has been listed, nor on a guess: an owner that no watch has
-//! told of is looked for by its name and UID. Deletions carry the UID they were decided for.
+//! told of is looked for by its name and UID. A reference to an owner in another namespace, or by a
+//! wrong name, is one to something that does not exist, and says nothing of what has that UID.
+//! Deletions carry the UID they were decided for.
 
 mod graph;
 
@@ -149,7 +151,7 @@ impl Collector {
                 .await;
             for (task, result) in done {
                 match (result, &task) {
-                    (Ok(exists), Task::Find { uid, .. }) => graph.found(uid, exists),
+                    (Ok(exists), Task::Find { uid, place }) => graph.found(uid, place, exists),
                     (Ok(_), _) => {}
                     (Err(error), _) => {
                         warn!(?task, %error, "cannot collect; trying again");
@@ -186,7 +188,10 @@ impl Collector {
                 unlisted.remove(&kind);
             }
             Ok(Event::Apply(object)) => graph.applied(self.seen(kind, &object)),
-            Ok(Event::Delete(object)) => graph.deleted(&object.uid().unwrap_or_default()),
+            Ok(Event::Delete(object)) => {
+                let Seen { uid, place, .. } = self.seen(kind, &object);
+                graph.deleted(&uid, &place);
+            }
             Err(error) => debug!(%error, "watch interrupted; it is resumed"),
         }
     }
@@ -217,20 +222,28 @@ impl Collector {
         }
     }
 
-    /// An owner is in the namespace of its dependent, or in none.
+    /// An owner is in the namespace of its dependent, or in none. What is in no namespace cannot
+    /// say where an owner in one would be.
     fn owner(&self, owner: &OwnerReference, namespace: Option<&str>) -> Owner {
         let kind = self.kinds.iter().position(|kind| {
             kind.resource.api_version == owner.api_version && kind.resource.kind == owner.kind
         });
+        let place = kind.and_then(|kind| {
+            let namespace = match (self.kinds[kind].namespaced, namespace) {
+                (true, None) => return None,
+                (true, Some(namespace)) => Some(namespace.to_owned()),
+                (false, _) => None,
+            };
+            let name = owner.name.clone();
+            Some(Place {
+                kind,
+                namespace,
+                name,
+            })
+        });
         Owner {
             uid: owner.uid.clone(),
-            place: kind.map(|kind| Place {
-                kind,
-                namespace: namespace
-                    .filter(|_| self.kinds[kind].namespaced)
-                    .map(str::to_owned),
-                name: owner.name.clone(),
-            }),
+            place,
             blocks: owner.block_owner_deletion == Some(true),
         }
     }
@@ -326,5 +339,47 @@ fn gone_is_fine(result: kube::Result<()>) -> kube::Result<()> {
     match result {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
         result => result,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn where_the_owner_of_a_thing_in_no_namespace_would_be_nobody_knows() {
+        let kind = |kind: &str, namespaced| Kind {
+            resource: ApiResource {
+                group: String::new(),
+                version: "v1".into(),
+                api_version: "v1".into(),
+                kind: kind.into(),
+                plural: String::new(),
+            },
+            namespaced,
+        };
+        let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
+            std::future::pending::<Result<http::Response<kube::client::Body>, std::io::Error>>()
+                .await
+        });
+        let collector = Collector {
+            client: Client::new(service, "default"),
+            kinds: vec![kind("ConfigMap", true), kind("Node", false)],
+        };
+        let place = |of: &str, namespace| {
+            let reference = OwnerReference {
+                api_version: "v1".into(),
+                kind: of.into(),
+                name: "o".into(),
+                ..OwnerReference::default()
+            };
+            let place = collector.owner(&reference, namespace).place;
+            place.map(|place| (place.kind, place.namespace))
+        };
+        assert_eq!(place("ConfigMap", Some("a")), Some((0, Some("a".into()))));
+        assert_eq!(place("ConfigMap", None), None);
+        assert_eq!(place("Node", Some("a")), Some((1, None)));
+        assert_eq!(place("Node", None), Some((1, None)));
+        assert_eq!(place("Pod", Some("a")), None);
     }
 }

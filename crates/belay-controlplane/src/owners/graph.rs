@@ -16,7 +16,7 @@ pub(super) struct Place {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Owner {
     pub(super) uid: String,
-    /// `None` when nobody here knows its kind, and so nobody can tell that it is gone.
+    /// `None` when nobody here knows where it would be, and so nobody can tell that it is gone.
     pub(super) place: Option<Place>,
     /// Whether a foreground deletion of the owner waits for the dependent.
     pub(super) blocks: bool,
@@ -62,6 +62,40 @@ pub(super) enum Task {
     },
 }
 
+/// An owner as its dependents name it. Anybody may write any UID into a reference: one that gives
+/// it another place names something else, and what becomes of that says nothing of this.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Named {
+    uid: String,
+    place: Place,
+}
+
+impl Named {
+    fn new(uid: &str, place: &Place) -> Self {
+        Self {
+            uid: uid.to_owned(),
+            place: place.clone(),
+        }
+    }
+}
+
+impl Owner {
+    fn named(&self) -> Option<Named> {
+        Some(Named::new(&self.uid, self.place.as_ref()?))
+    }
+
+    fn is(&self, uid: &str, place: &Place) -> bool {
+        self.uid == uid && self.place.as_ref() == Some(place)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// UIDs of those that name it as their owner.
+    dependents: BTreeSet<String>,
+    exists: Option<bool>,
+}
+
 #[derive(Debug)]
 struct Dependent {
     place: Place,
@@ -72,10 +106,8 @@ struct Dependent {
 #[derive(Debug, Default)]
 pub(super) struct Graph {
     dependents: HashMap<String, Dependent>,
-    /// UIDs of dependents, by owner.
-    by_owner: HashMap<String, BTreeSet<String>>,
-    /// Owners of dependents of which it is known whether they exist.
-    exists: HashMap<String, bool>,
+    /// Owners of dependents.
+    owners: HashMap<Named, Known>,
     leaving: HashMap<String, (Place, Cascade)>,
     /// Dependents and leaving owners to look at.
     due: BTreeSet<String>,
@@ -94,32 +126,35 @@ impl Graph {
         self.applied(seen);
     }
 
-    /// The list of one kind is complete; what is known and was not in it is gone.
+    /// The list of one kind is complete; what is known of that kind and was not in it is gone. An
+    /// owner that was only heard of by its dependents may be younger than the list, and is asked
+    /// for.
     pub(super) fn listing_done(&mut self, kind: usize) {
         let listed = self.listings.remove(&kind).unwrap_or_default();
         let own = self.dependents.iter().filter(|(_, d)| d.place.kind == kind);
-        let mut gone: Vec<String> = own.map(|(uid, _)| uid.clone()).collect();
+        let mut gone: Vec<Named> = own.map(|(uid, d)| Named::new(uid, &d.place)).collect();
         let leaving = self.leaving.iter().filter(|(_, (p, _))| p.kind == kind);
-        gone.extend(leaving.map(|(uid, _)| uid.clone()));
-        for owner in self.dependents.values().flat_map(|d| &d.owners) {
-            if owner.place.as_ref().is_some_and(|place| place.kind == kind) {
-                gone.push(owner.uid.clone());
-            }
+        gone.extend(leaving.map(|(uid, (place, _))| Named::new(uid, place)));
+        for named in gone.into_iter().filter(|it| !listed.contains(&it.uid)) {
+            self.deleted(&named.uid, &named.place);
         }
-        for uid in gone.into_iter().filter(|uid| !listed.contains(uid)) {
-            self.deleted(&uid);
+        for (named, known) in &mut self.owners {
+            if named.place.kind == kind && !listed.contains(&named.uid) {
+                known.exists = known.exists.filter(|exists| !exists);
+                self.due.extend(known.dependents.iter().cloned());
+            }
         }
     }
 
     pub(super) fn applied(&mut self, seen: Seen) {
-        if let Some(exists) = self.exists.get_mut(&seen.uid) {
-            *exists = true;
+        if let Some(known) = self.owners.get_mut(&Named::new(&seen.uid, &seen.place)) {
+            known.exists = Some(true);
         }
         match seen.cascade.filter(|_| seen.terminating) {
             Some(cascade) => {
                 let place = seen.place.clone();
                 self.leaving.insert(seen.uid.clone(), (place, cascade));
-                self.look_at(&seen.uid);
+                self.look_at(&Named::new(&seen.uid, &seen.place));
             }
             None => {
                 self.leaving.remove(&seen.uid);
@@ -133,10 +168,10 @@ impl Graph {
         if seen.owners.is_empty() {
             return;
         }
-        for owner in &seen.owners {
-            let dependents = self.by_owner.entry(owner.uid.clone()).or_default();
-            dependents.insert(seen.uid.clone());
+        for owner in seen.owners.iter().filter_map(Owner::named) {
             self.due.insert(owner.uid.clone());
+            let known = self.owners.entry(owner).or_default();
+            known.dependents.insert(seen.uid.clone());
         }
         let dependent = Dependent {
             place: seen.place,
@@ -147,31 +182,31 @@ impl Graph {
         self.dependents.insert(seen.uid, dependent);
     }
 
-    pub(super) fn deleted(&mut self, uid: &str) {
+    pub(super) fn deleted(&mut self, uid: &str, place: &Place) {
         self.leaving.remove(uid);
         self.forget(uid);
-        if self.by_owner.contains_key(uid) {
-            self.exists.insert(uid.to_owned(), false);
-            self.look_at(uid);
-        }
+        self.found(uid, place, false);
     }
 
     /// An owner was looked for.
-    pub(super) fn found(&mut self, uid: &str, exists: bool) {
-        if self.by_owner.contains_key(uid) {
-            self.exists.insert(uid.to_owned(), exists);
-            self.look_at(uid);
+    pub(super) fn found(&mut self, uid: &str, place: &Place, exists: bool) {
+        let named = Named::new(uid, place);
+        if let Some(known) = self.owners.get_mut(&named) {
+            known.exists = Some(exists);
+            self.look_at(&named);
         }
     }
 
     /// A task could not be carried out; it is due again.
     pub(super) fn again(&mut self, task: &Task) {
         match task {
-            Task::Find { uid, .. } | Task::LetGo { uid, .. } => self.look_at(uid),
-            Task::Delete { uid, .. } => {
+            Task::Find { uid, place } => self.look_at(&Named::new(uid, place)),
+            Task::Delete { uid, .. } | Task::LetGo { uid, .. } => {
                 self.due.insert(uid.clone());
             }
-            Task::Disown { owner, .. } => self.look_at(owner),
+            Task::Disown { owner, .. } => {
+                self.due.insert(owner.clone());
+            }
         }
     }
 
@@ -179,7 +214,7 @@ impl Graph {
     pub(super) fn tasks(&mut self) -> Vec<Task> {
         let due = std::mem::take(&mut self.due);
         let mut tasks = Vec::new();
-        let mut asked = BTreeSet::new();
+        let mut asked = HashSet::new();
         for uid in due {
             if let Some((place, cascade)) = self.leaving.get(&uid) {
                 self.take_leave(&uid, place, *cascade, &mut tasks);
@@ -192,13 +227,13 @@ impl Graph {
     }
 
     fn take_leave(&self, uid: &str, place: &Place, cascade: Cascade, tasks: &mut Vec<Task>) {
-        let dependents = self.by_owner.get(uid).into_iter().flatten();
+        let known = self.owners.get(&Named::new(uid, place));
         let mut waits = false;
-        for dependent in dependents {
+        for dependent in known.into_iter().flat_map(|known| &known.dependents) {
             let Some(known) = self.dependents.get(dependent) else {
                 continue;
             };
-            let blocks = known.owners.iter().any(|o| o.uid == uid && o.blocks);
+            let blocks = known.owners.iter().any(|o| o.is(uid, place) && o.blocks);
             match cascade {
                 Cascade::Orphan => {
                     waits = true;
@@ -224,7 +259,7 @@ impl Graph {
         &self,
         uid: &str,
         dependent: &Dependent,
-        asked: &mut BTreeSet<String>,
+        asked: &mut HashSet<Named>,
         tasks: &mut Vec<Task>,
     ) {
         if dependent.terminating {
@@ -232,18 +267,22 @@ impl Graph {
         }
         let mut kept = false;
         for owner in &dependent.owners {
-            let leaving = self.leaving.get(&owner.uid).map(|(_, cascade)| *cascade);
-            match (leaving, self.exists.get(&owner.uid), &owner.place) {
-                (Some(Cascade::Foreground), _, _) | (None, Some(false), _) => {}
-                (Some(Cascade::Orphan), _, _) | (None, Some(true), _) | (None, None, None) => {
+            let Some(named) = owner.named() else {
+                kept = true;
+                continue;
+            };
+            let leaving = self.leaving.get(&named.uid);
+            let leaving = leaving.filter(|(place, _)| *place == named.place);
+            let exists = self.owners.get(&named).and_then(|known| known.exists);
+            match (leaving.map(|(_, cascade)| *cascade), exists) {
+                (Some(Cascade::Foreground), _) | (None, Some(false)) => {}
+                (Some(Cascade::Orphan), _) | (None, Some(true)) => kept = true,
+                (None, None) => {
                     kept = true;
-                }
-                (None, None, Some(place)) => {
-                    kept = true;
-                    if asked.insert(owner.uid.clone()) {
+                    if asked.insert(named.clone()) {
                         tasks.push(Task::Find {
-                            uid: owner.uid.clone(),
-                            place: place.clone(),
+                            uid: named.uid,
+                            place: named.place,
                         });
                     }
                 }
@@ -258,10 +297,11 @@ impl Graph {
     }
 
     /// An owner and all that belongs to it are to be looked at.
-    fn look_at(&mut self, owner: &str) {
-        self.due.insert(owner.to_owned());
-        let dependents = self.by_owner.get(owner).into_iter().flatten();
-        self.due.extend(dependents.cloned());
+    fn look_at(&mut self, owner: &Named) {
+        self.due.insert(owner.uid.clone());
+        if let Some(known) = self.owners.get(owner) {
+            self.due.extend(known.dependents.iter().cloned());
+        }
     }
 
     /// Drops a dependent; what its owners waited for may have come.
@@ -269,12 +309,11 @@ impl Graph {
         let Some(dependent) = self.dependents.remove(uid) else {
             return;
         };
-        for owner in dependent.owners {
-            if let Some(dependents) = self.by_owner.get_mut(&owner.uid) {
-                dependents.remove(uid);
-                if dependents.is_empty() {
-                    self.by_owner.remove(&owner.uid);
-                    self.exists.remove(&owner.uid);
+        for owner in dependent.owners.iter().filter_map(Owner::named) {
+            if let Some(known) = self.owners.get_mut(&owner) {
+                known.dependents.remove(uid);
+                if known.dependents.is_empty() {
+                    self.owners.remove(&owner);
                 }
             }
             self.due.insert(owner.uid);
@@ -340,7 +379,7 @@ mod tests {
         let mut graph = Graph::default();
         graph.applied(child("c", &["o"]));
         assert_eq!(graph.tasks(), [find("o")]);
-        graph.found("o", true);
+        graph.found("o", &place(0, "o"), true);
         assert_eq!(graph.tasks(), []);
         graph
     }
@@ -348,13 +387,13 @@ mod tests {
     #[test]
     fn a_dependent_goes_when_its_owner_is_gone() {
         let mut graph = pair();
-        graph.deleted("o");
+        graph.deleted("o", &place(0, "o"));
         assert_eq!(graph.tasks(), [delete("c")]);
         graph.again(&delete("c"));
         assert_eq!(graph.tasks(), [delete("c")]);
-        graph.deleted("c");
+        graph.deleted("c", &place(1, "c"));
         assert_eq!(graph.tasks(), []);
-        assert!(graph.by_owner.is_empty() && graph.exists.is_empty());
+        assert!(graph.owners.is_empty());
     }
 
     #[test]
@@ -362,7 +401,7 @@ mod tests {
         let mut graph = Graph::default();
         graph.applied(child("c", &["o"]));
         assert_eq!(graph.tasks(), [find("o")]);
-        graph.found("o", false);
+        graph.found("o", &place(0, "o"), false);
         assert_eq!(graph.tasks(), [delete("c")]);
     }
 
@@ -370,12 +409,12 @@ mod tests {
     fn the_last_owner_counts_and_an_owner_of_unknown_kind_is_never_gone() {
         let mut graph = Graph::default();
         graph.applied(child("c", &["o", "p"]));
-        graph.found("o", true);
-        graph.found("p", true);
+        graph.found("o", &place(0, "o"), true);
+        graph.found("p", &place(0, "p"), true);
         graph.tasks();
-        graph.deleted("o");
+        graph.deleted("o", &place(0, "o"));
         assert_eq!(graph.tasks(), []);
-        graph.deleted("p");
+        graph.deleted("p", &place(0, "p"));
         assert_eq!(graph.tasks(), [delete("c")]);
         let mut foreign = child("d", &["x"]);
         foreign.owners[0].place = None;
@@ -395,12 +434,61 @@ mod tests {
     #[test]
     fn what_a_list_does_not_show_is_gone() {
         let mut graph = pair();
+        graph.applied(child("d", &["c"]));
+        graph.tasks();
+        graph.listing(1);
+        graph.listed(child("d", &["c"]));
+        graph.listing_done(1);
+        assert_eq!(graph.dependents.keys().collect::<Vec<_>>(), ["d"]);
+    }
+
+    #[test]
+    fn an_owner_that_may_be_younger_than_the_list_of_its_kind_is_asked_for() {
+        let mut graph = Graph::default();
+        graph.listing(0);
+        graph.applied(child("c", &["o"]));
+        graph.listing_done(0);
+        assert_eq!(graph.tasks(), [find("o")]);
+        graph.found("o", &place(0, "o"), true);
+        assert_eq!(graph.tasks(), []);
+        // It may have gone while nobody watched.
         graph.listing(0);
         graph.listing_done(0);
+        assert_eq!(graph.tasks(), [find("o")]);
+        graph.found("o", &place(0, "o"), false);
         assert_eq!(graph.tasks(), [delete("c")]);
-        graph.listing(1);
-        graph.listing_done(1);
-        assert!(graph.dependents.is_empty());
+    }
+
+    #[test]
+    fn who_names_an_owner_in_the_wrong_place_harms_only_itself() {
+        let elsewhere = Place {
+            namespace: Some("other".into()),
+            ..place(0, "o")
+        };
+        for wrong in [elsewhere, place(0, "p"), place(2, "o")] {
+            let mut graph = Graph::default();
+            let mut foreign = child("a", &["o"]);
+            foreign.owners[0].place = Some(wrong.clone());
+            graph.applied(foreign);
+            graph.applied(child("c", &["o"]));
+            let uid = "o".to_owned();
+            let find_wrong = Task::Find {
+                uid,
+                place: wrong.clone(),
+            };
+            assert_eq!(graph.tasks(), [find_wrong, find("o")]);
+            graph.found("o", &wrong, false);
+            graph.found("o", &place(0, "o"), true);
+            assert_eq!(graph.tasks(), [delete("a")]);
+            // Nor does it hold the owner up.
+            graph.applied(leaving("o", Cascade::Foreground));
+            graph.deleted("c", &place(1, "c"));
+            let left = graph.tasks();
+            assert!(
+                left.iter().any(|task| matches!(task, Task::LetGo { .. })),
+                "{left:?}"
+            );
+        }
     }
 
     #[test]
@@ -414,7 +502,7 @@ mod tests {
         );
         graph.applied(child("c", &[]));
         assert!(matches!(&graph.tasks()[..], [Task::LetGo { .. }]));
-        graph.deleted("o");
+        graph.deleted("o", &place(0, "o"));
         assert_eq!(graph.tasks(), []);
     }
 
@@ -427,7 +515,7 @@ mod tests {
         going.terminating = true;
         graph.applied(going);
         assert_eq!(graph.tasks(), []);
-        graph.deleted("c");
+        graph.deleted("c", &place(1, "c"));
         assert!(matches!(&graph.tasks()[..], [Task::LetGo { .. }]));
     }
 }
