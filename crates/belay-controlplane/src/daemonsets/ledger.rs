@@ -130,17 +130,22 @@ impl Ledger {
                 pod.terminating = true;
             }
         }
-        let mut owned: HashMap<&str, Vec<&PodFacts>> = HashMap::new();
+        // Anybody may write any UID into a reference; a set owns nothing outside its namespace.
+        let mut owned: HashMap<(&str, &str), Vec<&PodFacts>> = HashMap::new();
         let mut orphans = Vec::new();
         for pod in self.pods.known.values() {
             match &pod.owner {
-                Some(owner) => owned.entry(owner).or_default().push(pod),
+                Some(owner) => {
+                    let key = (pod.key.namespace.as_str(), owner.as_str());
+                    owned.entry(key).or_default().push(pod);
+                }
                 None => orphans.push(pod),
             }
         }
         let sets = self.sets.known.values();
         sets.map(|set| {
-            let mut pods = owned.remove(set.uid.as_str()).unwrap_or_default();
+            let key = (set.namespace.as_str(), set.uid.as_str());
+            let mut pods = owned.remove(&key).unwrap_or_default();
             pods.extend(orphans.iter().copied().filter(|pod| {
                 pod.key.namespace == set.namespace && set.selector.matches(&pod.labels)
             }));
@@ -163,5 +168,54 @@ impl Ledger {
             (set.clone(), decide(&facts))
         })
         .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::api::DynamicObject;
+    use serde_json::{from_value, json};
+
+    use super::super::decide::Action;
+    use super::*;
+
+    #[test]
+    fn a_pod_that_names_a_set_of_another_namespace_is_none_of_the_sets_business() {
+        let set: DynamicObject = from_value(json!({
+            "metadata": {"namespace": "ns", "name": "d", "uid": "u", "generation": 1},
+            "spec": {
+                "selector": {"matchLabels": {"app": "d"}},
+                "template": {
+                    "metadata": {"labels": {"app": "d"}},
+                    "spec": {"containers": [{"name": "c"}]},
+                },
+            },
+        }))
+        .unwrap();
+        let pod = |namespace: &str| -> Pod {
+            let owner = json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d",
+                "uid": "u", "controller": true});
+            from_value(json!({
+                "metadata": {"namespace": namespace, "name": "p", "uid": namespace,
+                    "labels": {"app": "d"}, "ownerReferences": [owner]},
+                "spec": {"nodeName": "gone", "containers": []},
+            }))
+            .unwrap()
+        };
+        let mut ledger = Ledger::default();
+        ledger
+            .sets
+            .known
+            .insert("u".into(), Set::read(&set).unwrap());
+        ledger.created(&pod("ns"));
+        ledger.created(&pod("other"));
+        let plans = ledger.plan(Timestamp::UNIX_EPOCH, Instant::now());
+        let [(_, plan)] = &plans[..] else {
+            panic!("{plans:?}")
+        };
+        assert!(
+            matches!(&plan.actions[..], [Action::Delete { pod, .. }] if pod.namespace == "ns"),
+            "{plan:?}"
+        );
     }
 }
