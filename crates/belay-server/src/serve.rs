@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{Request, Response, Uri};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::Incoming;
@@ -135,9 +136,11 @@ async fn answer(
 ) -> Response<Body> {
     let (parts, body) = request.into_parts();
     let refuse = |error: &ApiError| json(error.code, error.status().to_string());
-    // A stranger's body is not worth reading.
-    if let Err(error) = api.authenticate(identity, &parts.headers) {
-        return refuse(&error);
+    // A stranger's body is not worth reading: nothing that is open to strangers takes one, and
+    // thousands of them would fill the memory.
+    let who = api.authenticate(identity, &parts.headers);
+    if !who.is_ok_and(|who| !who.is_anonymous()) {
+        return api.handle(identity, &parts, Bytes::new()).await;
     }
     let collected =
         tokio::time::timeout(PATIENCE, Limited::new(body, LARGEST_BODY).collect()).await;

@@ -7,6 +7,10 @@ use crate::harness::{Client, Harness, MAPS, NOTIFICATIONS, PODS, map, notificati
 
 /// A client over TLS with the given kubeconfig user.
 async fn over_tls(h: &Harness, token: Option<&str>) -> Client {
+    Client(kube::Client::try_from(tls_config(h, token)).unwrap())
+}
+
+fn tls_config(h: &Harness, token: Option<&str>) -> kube::Config {
     let mut config = kube::Config::new(
         format!("https://{}", h.server.local_addr())
             .parse()
@@ -15,7 +19,7 @@ async fn over_tls(h: &Harness, token: Option<&str>) -> Client {
     let ca = rustls::pki_types::CertificateDer::from_pem(&h.server.ca_pem());
     config.root_cert = Some(vec![ca]);
     config.auth_info.token = token.map(|t| t.to_owned().into());
-    Client(kube::Client::try_from(config).unwrap())
+    config
 }
 
 trait FromPem {
@@ -66,6 +70,33 @@ async fn a_stranger_sees_health_and_version_and_nothing_else() {
         .refused(401, "Unauthorized");
     let forger = over_tls(&h, Some("made-up")).await;
     forger.get("/version").await.refused(401, "Unauthorized");
+}
+
+#[tokio::test]
+async fn a_strangers_body_is_not_waited_for() {
+    use futures::StreamExt as _;
+    use hyper_util::client::legacy::Client as HttpClient;
+    use kube::client::ConfigExt as _;
+    let h = Harness::start().await;
+    let _serving = serve(&h);
+    let connector = tls_config(&h, None).rustls_https_connector().unwrap();
+    let executor = hyper_util::rt::TokioExecutor::new();
+    let client = HttpClient::builder(executor).build(connector);
+    for token in [None, Some("made-up")] {
+        // One that begins and never ends.
+        let first = futures::stream::iter([Ok::<_, std::io::Error>(bytes::Bytes::from("{"))]);
+        let endless = first.chain(futures::stream::pending());
+        let frames = endless.map(|part| part.map(http_body::Frame::data)).boxed();
+        let uri = format!("https://{}{MAPS}", h.server.local_addr());
+        let mut request = http::Request::post(uri);
+        if let Some(token) = token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let request = request.body(http_body_util::StreamBody::new(frames));
+        let response = client.request(request.unwrap()).await.unwrap();
+        assert_eq!(response.status(), 401);
+        assert_eq!(response.headers()["www-authenticate"], "Bearer");
+    }
 }
 
 #[tokio::test]
