@@ -296,7 +296,8 @@ pub(crate) fn allows_object(ask: &Ask<'_>, object: &Value) -> bool {
 /// Whether the request may turn `old` (nothing, when it creates) into `new`.
 ///
 /// A node describes itself, but does not decide what is sent to it: the labels others select by and
-/// the taints that keep pods away are not its own to change.
+/// the taints that keep pods away are not its own to change. Nor does it decide when it goes: with
+/// an owner that does not exist it would be collected, and could come back without them.
 pub(crate) fn allows_change(ask: &Ask<'_>, old: Option<&Value>, new: &Value) -> bool {
     let (Role::Node(_), "nodes") = (ask.who.role(), ask.resource) else {
         return true;
@@ -304,6 +305,12 @@ pub(crate) fn allows_change(ask: &Ask<'_>, old: Option<&Value>, new: &Value) -> 
     let part = |object: &Value, pointer: &str| object.pointer(pointer).cloned().unwrap_or_default();
     let taints = "/spec/taints";
     if old.is_some_and(|old| part(old, taints) != part(new, taints)) {
+        return false;
+    }
+    let owners = |object: &Value| part(object, "/metadata/ownerReferences");
+    let none = |owners: &Value| owners.as_array().is_none_or(Vec::is_empty);
+    let (had, has) = (old.map(owners).unwrap_or_default(), owners(new));
+    if had != has && !(none(&had) && none(&has)) {
         return false;
     }
     let (before, after) = (
@@ -475,5 +482,25 @@ mod tests {
         assert!(may(None, tainted.clone()));
         assert!(!may(Some(tainted.clone()), json!({})));
         assert!(!may(Some(json!({})), tainted));
+    }
+
+    #[test]
+    fn a_node_belongs_to_nobody_of_its_own_choice() {
+        let who = Identity::node("n1");
+        let may = |old: Option<Value>, new: Value| {
+            [None, Some("status")].map(|subresource| {
+                let ask = ask(&who, Verb::Patch, "nodes", subresource, Some("n1"), &[]);
+                allows_change(&ask, old.as_ref(), &new)
+            })
+        };
+        let owned = |uid: &str| json!({"metadata": {"ownerReferences": [{"uid": uid}]}});
+        let free = json!({"metadata": {"ownerReferences": []}});
+        assert_eq!(may(None, owned("a")), [false; 2]);
+        assert_eq!(may(Some(json!({})), owned("a")), [false; 2]);
+        assert_eq!(may(Some(owned("a")), owned("b")), [false; 2]);
+        assert_eq!(may(Some(owned("a")), json!({})), [false; 2]);
+        assert_eq!(may(Some(owned("a")), owned("a")), [true; 2]);
+        assert_eq!(may(Some(json!({})), free.clone()), [true; 2]);
+        assert_eq!(may(None, free), [true; 2]);
     }
 }
