@@ -16,7 +16,8 @@
 //!   and `1e3` are refused, as upstream does.
 //! - `null` for a field means that it is absent. As an element of a list or a value of a map it is
 //!   the empty value of its type.
-//! - A number given for a quantity becomes a string. Times of built-in kinds are rewritten to UTC.
+//! - A number given for a quantity becomes a string. Times of built-in kinds are rewritten to UTC,
+//!   base64 to its one strict form.
 //!
 //! **Invariant:** the reader adds nothing and defaults nothing; beyond the rewriting just named, the
 //! value is what the client wrote.

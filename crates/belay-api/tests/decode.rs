@@ -225,6 +225,23 @@ fn a_wrong_type_is_an_error_that_names_the_field() {
     );
 }
 
+/// What typed clients read strictly is stored as they read it, whatever wrapped or padded it.
+#[test]
+fn a_secret_that_was_sent_with_line_breaks_is_one_that_typed_clients_can_read() {
+    let value = accepted(
+        "Secret",
+        r#"{"data": {"wrapped": "QU\nJD\n", "odd": "QR=="}}"#,
+    );
+    let expected = json!({"data": {"wrapped": "QUJD", "odd": "QQ=="}});
+    assert_eq!(value, expected);
+    let secret: k8s_openapi::api::core::v1::Secret = serde_json::from_value(value).unwrap();
+    let data = secret.data.unwrap();
+    assert_eq!(
+        (&*data["wrapped"].0, &*data["odd"].0),
+        (&b"ABC"[..], &b"A"[..])
+    );
+}
+
 #[test]
 fn null_means_absent_for_a_field_and_empty_elsewhere() {
     let value = accepted(

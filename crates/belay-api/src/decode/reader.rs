@@ -182,7 +182,13 @@ impl<'r, 'k> Place<'r, 'k> {
                 None => return Err(self.refuse(scalar::found(&text))),
             },
             Type::DateTime if scalar::is_time(&text) => Some(text),
-            Type::Bytes if scalar::is_base64(&text) => Some(text),
+            Type::Bytes => {
+                let found = scalar::found(&text);
+                match scalar::bytes(text) {
+                    Some(base64) => Some(base64),
+                    None => return Err(self.refuse(found)),
+                }
+            }
             _ => return Err(self.refuse(scalar::found(&text))),
         };
         Ok(text.map(Value::String))

@@ -1,5 +1,7 @@
 //! What strings and numbers must look like where the schema says more than "string".
 
+use base64::alphabet;
+use base64::engine::{Engine as _, GeneralPurpose, GeneralPurposeConfig};
 use jiff::Timestamp;
 use jiff::fmt::strtime;
 use serde_json::Number;
@@ -30,19 +32,16 @@ pub(super) fn quantity(number: &Number) -> String {
     }
 }
 
-/// Base64 with padding, as Go reads it: line breaks are skipped.
-pub(super) fn is_base64(text: &str) -> bool {
-    let mut digits = 0usize;
-    let mut padding = 0usize;
-    for byte in text.bytes() {
-        match byte {
-            b'\r' | b'\n' => {}
-            b'=' => padding += 1,
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'+' | b'/' if padding == 0 => digits += 1,
-            _ => return false,
-        }
-    }
-    padding <= 2 && (digits + padding).is_multiple_of(4) && (padding == 0 || digits % 4 >= 2)
+/// Bytes as base64 has them in one way only, or nothing if `text` is no base64 with padding. Go
+/// skips line breaks and does not look at the bits after the last byte; what others read is stricter.
+pub(super) fn bytes(mut text: String) -> Option<String> {
+    const LENIENT: GeneralPurpose = GeneralPurpose::new(
+        &alphabet::STANDARD,
+        GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
+    );
+    text.retain(|c| !matches!(c, '\r' | '\n'));
+    let bytes = LENIENT.decode(text).ok()?;
+    Some(LENIENT.encode(bytes))
 }
 
 /// A time in UTC with whole seconds, or nothing if `text` is no time.
@@ -145,14 +144,24 @@ mod tests {
     }
 
     #[test]
-    fn base64_needs_its_padding() {
-        for good in ["", "QQ==", "QUI=", "QUJD", "QU\nJD\r\n", "+/+/"] {
-            assert!(is_base64(good), "{good:?}");
+    fn base64_needs_its_padding_and_comes_out_as_everybody_reads_it() {
+        for (text, expected) in [
+            ("", ""),
+            ("QQ==", "QQ=="),
+            ("QUI=", "QUI="),
+            ("QUJD", "QUJD"),
+            ("+/+/", "+/+/"),
+            ("QU\nJD\r\n", "QUJD"),
+            ("QQ=\n=", "QQ=="),
+            ("QR==", "QQ=="),
+            ("QUL=", "QUI="),
+        ] {
+            assert_eq!(bytes(text.into()).as_deref(), Some(expected), "{text:?}");
         }
         for bad in [
             "Q", "QQ", "QQ=", "Q===", "QUJD=", "====", "QQ==QQ==", "-_-_", "QU JD",
         ] {
-            assert!(!is_base64(bad), "{bad:?}");
+            assert_eq!(bytes(bad.into()), None, "{bad:?}");
         }
     }
 
