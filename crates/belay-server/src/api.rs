@@ -238,7 +238,7 @@ impl Api {
                 answer.response
             }
             Err(error) => {
-                record.message = Some(error.message.clone());
+                record.set_message(&error.message);
                 let mut response = json(error.code, error.status().to_string());
                 if error.code == StatusCode::UNAUTHORIZED {
                     let challenge = HeaderValue::from_static("Bearer");

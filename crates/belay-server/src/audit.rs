@@ -18,6 +18,17 @@ use crate::route::{Resource, Verb};
 /// Lines that may wait for the disk. A full queue slows requests down rather than losing lines.
 const WAITING: usize = 4096;
 
+/// How much of a path, of a name in it or of a message a line tells, in bytes. No path that means
+/// something is longer.
+const LONGEST: usize = 2048;
+
+fn shortened(text: &str) -> String {
+    match text.floor_char_boundary(LONGEST) {
+        end if end < text.len() => format!("{}...", &text[..end]),
+        _ => text.to_owned(),
+    }
+}
+
 /// One request, as the audit log and the metrics see it.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -48,7 +59,7 @@ pub(crate) struct Record {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) about: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) message: Option<String>,
+    message: Option<String>,
     #[serde(skip)]
     writes: bool,
 }
@@ -60,8 +71,8 @@ impl Record {
             user: String::new(),
             acts_as: None,
             verb: "",
-            method: parts.method.to_string(),
-            path: parts.uri.path().to_owned(),
+            method: shortened(parts.method.as_str()),
+            path: shortened(parts.uri.path()),
             group: "",
             resource: "",
             subresource: None,
@@ -81,8 +92,8 @@ impl Record {
         self.group = resource.kind.group;
         self.resource = resource.kind.plural;
         self.subresource.clone_from(&resource.subresource);
-        self.namespace.clone_from(&resource.namespace);
-        self.name.clone_from(&resource.name);
+        self.namespace = resource.namespace.as_deref().map(shortened);
+        self.name = resource.name.as_deref().map(shortened);
     }
 
     /// A question changes nothing; it is worth a line when it was refused.
@@ -90,7 +101,12 @@ impl Record {
         self.verb = Verb::Create.as_str();
         self.group = review.group;
         self.resource = review.plural;
-        self.namespace = namespace.map(str::to_owned);
+        self.namespace = namespace.map(shortened);
+    }
+
+    /// Why it was refused.
+    pub(crate) fn set_message(&mut self, message: &str) {
+        self.message = Some(shortened(message));
     }
 
     /// Reads that were allowed are not worth a line; heartbeats neither.
@@ -164,10 +180,7 @@ fn append(file: File, queue: &Receiver<Vec<u8>>) {
             queue.recv_timeout(AGAIN_AFTER)
         };
         let ended = matches!(first, Err(RecvTimeoutError::Disconnected));
-        for line in first.into_iter().chain(queue.try_iter()) {
-            log.take(&line);
-        }
-        match log.flush() {
+        match log.write(first.into_iter().chain(queue.try_iter())) {
             Ok(lost) if lost > 0 => {
                 tracing::error!(
                     lost,
@@ -221,18 +234,29 @@ impl<S: Storage> Log<S> {
         }
     }
 
-    fn take(&mut self, line: &[u8]) {
-        if self.pending.len() + line.len() > PENDING_BYTES {
-            self.lost += 1;
-        } else {
-            self.pending.extend_from_slice(line);
+    /// Writes what is pending and these lines, and says how many lines were lost until then. A line
+    /// for which there is no room is lost only if what is pending cannot be written.
+    fn write(&mut self, lines: impl Iterator<Item = Vec<u8>>) -> std::io::Result<u64> {
+        let mut refused = false;
+        for line in lines {
+            let full = |log: &Self| log.pending.len() + line.len() > PENDING_BYTES;
+            if full(self) && !refused {
+                refused = self.flush().is_err();
+            }
+            if full(self) {
+                self.lost += 1;
+            } else {
+                self.pending.extend_from_slice(&line);
+            }
         }
+        self.flush()?;
+        Ok(std::mem::take(&mut self.lost))
     }
 
-    /// Writes what is pending, all of it or nothing. Says how many lines were lost until then.
-    fn flush(&mut self) -> std::io::Result<u64> {
+    /// Writes what is pending, all of it or nothing.
+    fn flush(&mut self) -> std::io::Result<()> {
         if self.pending.is_empty() {
-            return Ok(0);
+            return Ok(());
         }
         let whole = self.storage.length()?;
         if let Err(error) = self.storage.append(&self.pending) {
@@ -240,7 +264,7 @@ impl<S: Storage> Log<S> {
             return Err(error);
         }
         self.pending.clear();
-        Ok(std::mem::take(&mut self.lost))
+        Ok(())
     }
 }
 
@@ -275,35 +299,55 @@ mod tests {
         }
     }
 
+    fn lines<const N: usize>(lines: [&str; N]) -> impl Iterator<Item = Vec<u8>> {
+        lines.map(|line| line.as_bytes().to_vec()).into_iter()
+    }
+
     #[test]
     fn a_full_disk_tears_no_line_and_loses_none_that_can_wait() {
         let mut log = Log::new(Disk {
             size: 8,
             ..Disk::default()
         });
-        log.take(b"one\n");
-        log.flush().unwrap();
-        log.take(b"second\n");
-        log.flush().unwrap_err();
-        log.take(b"third\n");
-        log.flush().unwrap_err();
+        log.write(lines(["one\n"])).unwrap();
+        log.write(lines(["second\n"])).unwrap_err();
+        log.write(lines(["third\n"])).unwrap_err();
         assert_eq!(log.storage.bytes, b"one\n");
         log.storage.size = 100;
-        assert_eq!(log.flush().unwrap(), 0);
+        assert_eq!(log.write(lines([])).unwrap(), 0);
         assert_eq!(log.storage.bytes, b"one\nsecond\nthird\n");
     }
 
     #[test]
     fn what_waits_for_a_full_disk_is_bounded_and_what_was_lost_is_counted() {
         let mut log = Log::new(Disk::default());
-        let line = vec![b'x'; PENDING_BYTES / 4];
+        let line = "x".repeat(PENDING_BYTES / 4);
         for _ in 0..6 {
-            log.take(&line);
-            log.flush().unwrap_err();
+            log.write(lines([&line])).unwrap_err();
         }
         log.storage.size = 2 * PENDING_BYTES;
-        assert_eq!(log.flush().unwrap(), 2);
+        assert_eq!(log.write(lines([])).unwrap(), 2);
         assert_eq!(log.storage.bytes.len(), PENDING_BYTES);
-        assert_eq!(log.flush().unwrap(), 0);
+        assert_eq!(log.write(lines([])).unwrap(), 0);
+    }
+
+    #[test]
+    fn more_lines_at_once_than_may_wait_are_all_written_to_a_disk_that_takes_them() {
+        let mut log = Log::new(Disk {
+            size: 2 * PENDING_BYTES,
+            ..Disk::default()
+        });
+        let line = "x".repeat(PENDING_BYTES / 4);
+        assert_eq!(log.write(lines([&*line; 7])).unwrap(), 0);
+        assert_eq!(log.storage.bytes.len(), 7 * line.len());
+    }
+
+    #[test]
+    fn a_long_path_makes_no_long_line() {
+        let path = format!("/{}", "x".repeat(60_000));
+        let request = http::Request::get(path).body(()).unwrap();
+        let record = Record::new(&request.into_parts().0);
+        assert_eq!(record.path.len(), LONGEST + "...".len());
+        assert_eq!(shortened("/short"), "/short");
     }
 }
