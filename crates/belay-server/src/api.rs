@@ -423,11 +423,12 @@ impl Api {
             }
             (Verb::Create, Some(unknown)) if connects => return Err(unserved(unknown)),
             (Verb::Create, Some(_)) => self.act(&call, &body).await?.into(),
-            (Verb::Update, _) => {
+            // The other subresources are actions and connections, not parts of an object.
+            (Verb::Update, None | Some("status" | "finalize")) => {
                 let object = self.replace(&call, &body, &mut warnings).await?;
                 self.written(StatusCode::OK, &object, &call)?
             }
-            (Verb::Patch, _) => {
+            (Verb::Patch, None | Some("status" | "finalize")) => {
                 let object = self.patch(&call, &body, &mut warnings).await?;
                 self.written(StatusCode::OK, &object, &call)?
             }

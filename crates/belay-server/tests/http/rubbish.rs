@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use serde_json::json;
 
-use crate::harness::{Harness, MAPS, NOTIFICATIONS, PODS};
+use crate::harness::{Harness, MAPS, NOTIFICATIONS, PODS, pod};
 
 #[tokio::test]
 async fn malformed_requests_are_the_clients_fault() {
@@ -61,6 +61,16 @@ async fn malformed_requests_are_the_clients_fault() {
         ("DELETE", "/version"),
     ] {
         c.send(method, path, &json_type, b"{}".to_vec())
+            .await
+            .refused(405, "MethodNotAllowed");
+    }
+    c.post(PODS, &pod("p")).await.ok();
+    for sub in ["binding", "log", "exec", "attach", "portforward"] {
+        let path = format!("{PODS}/p/{sub}");
+        c.put(&path, &pod("p"))
+            .await
+            .refused(405, "MethodNotAllowed");
+        c.patch(&path, "merge-patch", &json!({}))
             .await
             .refused(405, "MethodNotAllowed");
     }
