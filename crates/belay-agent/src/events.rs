@@ -1,10 +1,11 @@
 //! Events about pods, notifications and the node: told once, counted when repeated.
 //!
 //! Telling never waits and never fails for the one who tells: events go through a bounded queue to a
-//! task of their own, and what does not fit is dropped. Status is where facts live; events are a
-//! courtesy.
+//! task of their own, and what does not fit is dropped. A server that is away is told when it is back.
+//! Status is where facts live; events are a courtesy.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use belay_api::reasons::{event_message, event_name};
 use jiff::Timestamp;
@@ -14,6 +15,7 @@ use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::{Client, Error};
 use serde_json::json;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
@@ -22,6 +24,10 @@ const COMPONENT: &str = "belay-agent";
 const QUEUE: usize = 1024;
 /// How many told events are remembered for counting.
 const REMEMBERED: usize = 1024;
+/// The first and the longest pause before a server that is away is told again.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
+/// How long an event is worth telling.
+const WORTH: Duration = Duration::from_secs(600);
 
 /// One thing to tell.
 #[derive(Debug, Clone, PartialEq)]
@@ -92,39 +98,45 @@ pub(crate) struct Teller {
 }
 
 impl Teller {
-    /// Runs until `shutdown`, then tells what is left in the queue only if that is quick.
+    /// Runs until `shutdown`; what is left in the queue then is not told.
     pub(crate) async fn run(mut self, client: Client, node: String, shutdown: CancellationToken) {
-        loop {
-            let next = tokio::select! {
-                biased;
-                () = shutdown.cancelled() => return,
-                next = self.tales.recv() => next,
-            };
-            let Some((tale, at)) = next else { return };
-            tokio::select! {
-                () = shutdown.cancelled() => return,
-                result = self.tell(&client, &node, &tale, at) => {
-                    if let Err(error) = result {
-                        warn!(reason = tale.reason, message = tale.message, %error, "an event could not be written");
-                    }
-                }
+        let all = async {
+            while let Some((tale, at)) = self.tales.recv().await {
+                self.tell(&client, &node, &tale, at).await;
             }
+        };
+        shutdown.run_until_cancelled(all).await;
+    }
+
+    /// Tells one, again and again while the server is away.
+    async fn tell(&mut self, client: &Client, node: &str, tale: &Tale, at: Timestamp) {
+        let namespace = tale.about.namespace.as_deref().unwrap_or("default");
+        let api: Api<Event> = Api::namespaced(client.clone(), namespace);
+        // It keeps its name, so that nobody reads it twice when only the answer was lost.
+        let event = event(tale, node, namespace, at);
+        let begin = Instant::now();
+        let mut pause = PAUSE.0;
+        loop {
+            let Err(error) = self.try_to_tell(&api, tale, &event, at).await else {
+                return;
+            };
+            if !passes(&error) || begin.elapsed() >= WORTH {
+                warn!(reason = tale.reason, message = tale.message, %error, "an event could not be written");
+                return;
+            }
+            debug!(reason = tale.reason, %error, "an event waits for the server");
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSE.1);
         }
     }
 
-    async fn tell(
+    async fn try_to_tell(
         &mut self,
-        client: &Client,
-        node: &str,
+        api: &Api<Event>,
         tale: &Tale,
+        event: &Event,
         at: Timestamp,
     ) -> Result<(), Error> {
-        let namespace = tale
-            .about
-            .namespace
-            .clone()
-            .unwrap_or_else(|| "default".to_owned());
-        let api: Api<Event> = Api::namespaced(client.clone(), &namespace);
         let key = (
             tale.about.uid.clone().unwrap_or_default(),
             tale.about.field_path.clone().unwrap_or_default(),
@@ -147,14 +159,27 @@ impl Teller {
                 Err(error) => return Err(error),
             }
         }
+        match api.create(&PostParams::default(), event).await {
+            Ok(_) => {}
+            // An earlier try came through, and its answer did not.
+            Err(Error::Api(status)) if status.code == 409 => {}
+            Err(error) => return Err(error),
+        }
         if self.told.len() >= REMEMBERED {
             self.told.clear();
         }
-        let event = event(tale, node, &namespace, at);
         let name = event.metadata.name.clone().unwrap_or_default();
-        api.create(&PostParams::default(), &event).await?;
         self.told.insert(key, Told { name, count: 1 });
         Ok(())
+    }
+}
+
+/// Whether the same may be taken later. A refusal is the server's last word.
+fn passes(error: &Error) -> bool {
+    match error {
+        Error::Api(status) => status.code == 429 || status.code >= 500,
+        Error::HyperError(_) | Error::Service(_) | Error::ReadEvents(_) => true,
+        _ => false,
     }
 }
 
@@ -188,6 +213,9 @@ fn event(tale: &Tale, node: &str, namespace: &str, at: Timestamp) -> Event {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::Value;
+
+    use crate::testing::{Reply, Script, context};
 
     #[test]
     fn an_event_says_what_about_and_from_where() {
@@ -208,6 +236,56 @@ mod tests {
         assert_eq!(event.metadata.namespace.as_deref(), Some("ns"));
         assert!(event.metadata.name.unwrap().starts_with("db."));
         assert_eq!(event.source.unwrap().host.as_deref(), Some("n1"));
+    }
+
+    /// What was asked for in order to tell this.
+    async fn asked(replies: impl IntoIterator<Item = Reply>) -> Vec<(String, Value)> {
+        let dir = tempfile::tempdir().unwrap();
+        let script = Script::new(replies);
+        let client = context(dir.path(), &script).client.clone();
+        let (recorder, teller) = Recorder::new();
+        recorder.normal(ObjectReference::default(), "Started", "it".to_owned());
+        drop(recorder);
+        teller
+            .run(client, "n1".to_owned(), CancellationToken::new())
+            .await;
+        let asked = script.requests();
+        asked
+            .into_iter()
+            .map(|it| (it.method.to_string(), it.body))
+            .collect()
+    }
+
+    fn taken() -> Reply {
+        Reply::Answer(201, json!({"metadata": {}, "involvedObject": {}}))
+    }
+
+    fn refused(code: u16) -> Reply {
+        let reason = json!({"kind": "Status", "status": "Failure", "code": code});
+        Reply::Answer(code, reason)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_is_away_is_told_when_it_is_back_and_under_the_same_name() {
+        let away = [Reply::Broken, refused(503), refused(429), Reply::Silence];
+        let asked = asked(away.into_iter().chain([taken()])).await;
+        assert_eq!(asked.len(), 5);
+        let name = |n: usize| &asked[n].1["metadata"]["name"];
+        assert!(name(0).is_string() && (1..5).all(|n| name(n) == name(0)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_refused_or_there_already_is_not_told_again() {
+        for code in [403, 404, 409, 422] {
+            assert_eq!(asked([refused(code), taken()]).await.len(), 1, "{code}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_wants_to_hear_of_what_is_long_over() {
+        // Broken for ever.
+        let asked = asked([]).await;
+        assert!(asked.len() > 100 && asked.len() < 200, "{}", asked.len());
     }
 
     #[tokio::test]

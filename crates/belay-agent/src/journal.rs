@@ -258,6 +258,7 @@ mod tests {
     fn stop() -> termination::Record {
         termination::Record {
             pod_uid: "p".into(),
+            pod_name: ("ns".into(), "p".into()),
             boot_id: "b".into(),
             cause: termination::Cause::PodDeleted,
             began: 5,

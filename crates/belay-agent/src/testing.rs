@@ -101,6 +101,11 @@ impl Script {
             .collect()
     }
 
+    /// All that it was asked.
+    pub(crate) fn requests(&self) -> Vec<Asked> {
+        self.asked.lock().unwrap().clone()
+    }
+
     /// The bodies of all writes of a status.
     pub(crate) fn written(&self) -> Vec<Value> {
         let asked = self.asked.lock().unwrap();

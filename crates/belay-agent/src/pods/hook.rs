@@ -54,6 +54,8 @@ pub(crate) const PAUSE: (Duration, Duration) =
     (Duration::from_millis(100), Duration::from_secs(10));
 /// How long to wait for the end of a container whose hook was killed, to learn whether that is why.
 const TAKEN_ALONG: Duration = Duration::from_secs(1);
+/// How much later than its limit a request or a connection ends by itself.
+const CANCELLED_LATE: Duration = Duration::from_secs(5);
 const SIGKILL: i32 = 9;
 /// Longer than anything lasts; a number that every clock can add.
 pub(crate) const FOREVER: Duration = Duration::from_secs(86_400 * 365);
@@ -116,6 +118,8 @@ pub(crate) async fn run(place: &Place, hook: Hook, limit: Duration) -> Came {
                 Err(result) => return Came::Ended(result),
             };
             let stop = place.cancel.clone();
+            // Whoever set the limit cancels it then, and knows that it was not the hook's own end.
+            let limit = limit.saturating_add(CANCELLED_LATE);
             let tried = probe::once(&*target, &check, &place.attempt, limit, stop).await;
             Came::Ended(match tried {
                 Ok(()) => HookResult::Succeeded,
@@ -260,11 +264,15 @@ pub(crate) async fn container_ended(place: &Place, came: &Came) -> bool {
     };
     let killed = format!("the command was killed by signal {SIGKILL}");
     if *message == killed {
-        let Ok(target) = place.runtime.target(&place.id).await else {
-            return true;
+        return match place.runtime.target(&place.id).await {
+            Ok(target) => {
+                let ended = tokio::time::timeout(TAKEN_ALONG, target.wait());
+                matches!(ended.await, Ok(Ok(())))
+            }
+            Err(RuntimeError::NotFound { .. }) => true,
+            // Whoever waits for the container's own end tells of it.
+            Err(_) => false,
         };
-        let ended = tokio::time::timeout(TAKEN_ALONG, target.wait());
-        return matches!(ended.await, Ok(Ok(())));
     }
     match place.runtime.is_running(&place.id).await {
         Ok(running) => !running,

@@ -241,7 +241,8 @@ fn next(
             let until = changes;
             return Next::Wait { waiting, until };
         }
-        if failed.until > now {
+        // A clock that was set back is no reason to wait longer.
+        if failed.until > now && failed.at <= now {
             let until = Some(changes.unwrap_or(failed.until));
             return Next::Wait { waiting, until };
         }
@@ -258,7 +259,8 @@ fn next(
         return Next::Start;
     };
     let ready = known.backoff.ready_at(ended);
-    if ready <= now {
+    // Nor is it here.
+    if ready <= now || ended > now {
         return Next::Start;
     }
     Next::Wait {
@@ -451,6 +453,18 @@ mod tests {
             "back-off 10s restarting failed container=a pod=p_ns(u)"
         );
         assert_eq!(plan(&pod, &before, at(110)).start, ["a"]);
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_holds_nobody_up() {
+        let mut tracked = exited(1, 100);
+        tracked.backoff.restarted(at(50), at(60));
+        let pod = pod("Always", &[], &["a"]);
+        assert_eq!(plan(&pod, &known(vec![("a", tracked)]), at(7)).start, ["a"]);
+        let failed = failed(Waiting::crash_loop("why".to_owned()), 100, 110);
+        let before = known(vec![("a", failed)]);
+        assert!(plan(&pod, &before, at(100)).start.is_empty());
+        assert_eq!(plan(&pod, &before, at(7)).start, ["a"]);
     }
 
     fn failed(waiting: Waiting, moment: i64, until: i64) -> Tracked {

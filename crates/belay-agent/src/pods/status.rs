@@ -243,8 +243,11 @@ fn container_status(
         (None, None, Some(instance)) => (instance_state(instance, node), previous()),
         (None, None, None) => (waiting_state(&at_first(pod)), previous()),
     };
-    let stop_signal = node.gates.enabled(Feature::ContainerStopSignals).then(|| {
-        let instance = known.current.as_ref();
+    let instance = known.current.as_ref();
+    // What its image says is known when it is made.
+    let told = instance.is_some() || container.declared_stop_signal().is_some();
+    let told = told && node.gates.enabled(Feature::ContainerStopSignals);
+    let stop_signal = told.then(|| {
         let image = instance.and_then(|instance| instance.image_stop_signal.as_deref());
         stop_signal(container, image, node.gates).to_string()
     });

@@ -202,6 +202,23 @@ impl Terminations {
             .is_some_and(Termination::is_over)
     }
 
+    /// Whether the pod's containers have ended, and all that keeps its end from being over is a hook
+    /// that was cancelled: nobody has told yet that it is dead.
+    pub(crate) fn only_hooks_are_left(&self) -> bool {
+        self.ongoing.get(&Scope::Pod).is_some_and(|machine| {
+            let mut legs = machine.record().legs.iter();
+            !machine.is_over() && legs.all(|leg| matches!(leg.stage, Stage::Over { .. }))
+        })
+    }
+
+    /// Waits until the pod's end is over, its hooks included.
+    pub(crate) async fn outlast_hooks(&mut self) {
+        while self.only_hooks_are_left() {
+            let moment = self.next().await;
+            self.happened(moment);
+        }
+    }
+
     /// Whether this container is being stopped, alone or with its pod.
     pub(crate) fn stops(&self, container: &str) -> bool {
         self.ongoing

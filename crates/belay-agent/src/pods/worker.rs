@@ -37,7 +37,7 @@ use belay_action::ContainerId;
 use belay_api::pod::{Pod, PodStatus};
 use belay_core::probing::Kind;
 use belay_core::termination::Cause;
-use belay_runtime::{Exit, RuntimeError, Sandbox, rotation};
+use belay_runtime::{ContainerConfig, Exit, RuntimeError, Sandbox, rotation};
 use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use jiff::Timestamp;
@@ -46,14 +46,14 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::hook::Came;
-use super::message::Source;
+use super::hook::{Came, PAUSE};
+use super::message::{self, Source};
 use super::probes::Said;
 use super::report::Reported;
 use super::status::Over;
 use super::terminate::{self, Terminations};
 use super::tracked::{Tracked, running};
-use super::{Found, plan};
+use super::{Found, plan, volumes};
 use crate::context::Host;
 
 use ending::Ending;
@@ -164,6 +164,8 @@ pub(crate) struct Worker {
     terminations: Terminations,
     /// Since when the pod ends, for whatever reason.
     ending_since: Option<Instant>,
+    /// Since when nothing but cancelled hooks is left to end.
+    hooks_since: Option<Instant>,
     /// Of whose ends the runtime has not told.
     untold: stopping::Untold,
     /// Cancels what is not started yet of the starts under way.
@@ -214,6 +216,7 @@ impl Worker {
             wake: None,
             ending: None,
             ending_since: None,
+            hooks_since: None,
             untold: stopping::Untold::default(),
             provided: providing::Provided::default(),
             launches: CancellationToken::new(),
@@ -257,7 +260,6 @@ impl Worker {
                 return;
             }
             self.publish(&desired);
-            let timer = earliest(self.wake.map(instant), self.retry_at);
             tokio::select! {
                 () = shutdown.cancelled() => return self.terminations.leave().await,
                 changed = self.desired.changed() => if changed.is_err() {
@@ -271,7 +273,8 @@ impl Worker {
                 moment = self.terminations.next() => self.terminations.happened(moment),
                 () = sleep_until(self.probe_at) => {}
                 () = sleep_until(self.sandbox_at) => {}
-                () = sleep_until(timer) => self.retry_at = None,
+                () = sleep_until(self.wake.map(instant)) => {}
+                () = sleep_until(self.retry_at) => self.retry_at = None,
             }
         }
     }
@@ -349,22 +352,31 @@ impl Worker {
         current.map(|one| one.messages.clone()).unwrap_or_default()
     }
 
-    /// Forgets an old incarnation in the background; its log goes with it.
+    /// Forgets an old incarnation in the background; its files go with it.
     fn remove_later(&self, id: ContainerId) {
         let context = Arc::clone(&self.context);
+        let dir = volumes::dir(&self.context.data_dir, &self.uid);
         tokio::spawn(async move {
-            let log = context
-                .runtime
-                .state(&id)
-                .await
-                .map(|state| state.config.log_path);
-            if let Err(error) = context.runtime.remove(&id).await {
-                return debug!(container = %id, %error, "an old incarnation could not be removed");
+            let mut pause = PAUSE.0;
+            let mut config = None;
+            loop {
+                match forget(&context, &id, &mut config).await {
+                    Ok(()) => break,
+                    Err(RuntimeError::Call { .. } | RuntimeError::Away { .. }) => {}
+                    Err(error) => {
+                        return debug!(container = %id, %error, "an old incarnation could not be removed");
+                    }
+                }
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(PAUSE.1);
             }
-            if let Ok(log) = log {
-                // What stays goes with the pod.
-                let _ = tokio::task::spawn_blocking(move || rotation::remove(&log)).await;
-            }
+            let Some(config) = config else { return };
+            let cleared = tokio::task::spawn_blocking(move || {
+                message::forget(&dir, &config);
+                rotation::remove(&config.log_path)
+            });
+            // What stays goes with the pod.
+            let _ = cleared.await;
         });
     }
 
@@ -552,6 +564,21 @@ impl Worker {
         self.cancel_post_start(container, id);
         self.cancel_probes(container);
         self.terminations.exited(container, id);
+    }
+}
+
+/// Makes the runtime forget a container, after it has told what it was.
+async fn forget(
+    context: &Host,
+    id: &ContainerId,
+    config: &mut Option<ContainerConfig>,
+) -> Result<(), RuntimeError> {
+    if config.is_none() {
+        *config = Some(context.runtime.state(id).await?.config);
+    }
+    match context.runtime.remove(id).await {
+        Err(RuntimeError::NotFound { .. }) => Ok(()),
+        other => other,
     }
 }
 

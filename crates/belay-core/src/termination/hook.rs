@@ -29,8 +29,9 @@ impl Leg {
         now: LocalMillis,
         out: &mut Out,
     ) {
+        let took = between(since, now);
         match &result {
-            HookResult::Succeeded => {}
+            HookResult::Succeeded => self.tell(Notice::HookSucceeded { took }, out),
             HookResult::Failed { message } => {
                 let message = message.clone();
                 self.tell(Notice::HookFailed { message }, out);
@@ -40,7 +41,6 @@ impl Leg {
                 self.tell_survivors(survivors, out);
             }
         }
-        let took = between(since, now);
         let how = HookEnd::Ended(result);
         self.log(Did::EndHook { how, took }, now);
         self.after_hook(now, out);

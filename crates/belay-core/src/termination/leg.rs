@@ -110,7 +110,7 @@ impl Leg {
     ) {
         self.log_begin(cause, now);
         if !running {
-            return self.end(End::NotRunning, now);
+            return self.end(End::NotRunning, now, out);
         }
         self.tell(Notice::Stopping { cause }, out);
         let hook = match self.container.hook {
@@ -164,7 +164,7 @@ impl Leg {
         match (&mut self.stage, news) {
             (&mut Stage::Hook { since, doing }, News::Exited) => {
                 self.cut_hook(since, doing, HookEnd::ContainerExited, now, out);
-                self.end(End::Itself, now);
+                self.end(End::Itself, now, out);
             }
             (&mut Stage::Hook { since, doing }, News::HookEnded(result)) => match doing {
                 Doing::Running | Doing::Finding => self.hook_ended(since, result, now, out),
@@ -193,7 +193,7 @@ impl Leg {
             (Stage::Hook { .. }, News::SignalSent | News::SignalFailed { .. }) => {}
             (Stage::Hook { .. }, News::Killed { .. }) => {}
 
-            (Stage::Turn { .. }, News::Exited) => self.end(End::Itself, now),
+            (Stage::Turn { .. }, News::Exited) => self.end(End::Itself, now, out),
             (Stage::Turn { .. }, News::SignalSent | News::SignalFailed { .. }) => {}
             (Stage::Turn { .. }, News::Killed { .. }) => {}
 
@@ -202,7 +202,7 @@ impl Leg {
                     Sending::Asked { .. } | Sending::Sent => End::StopSignal,
                     Sending::Failed { .. } => End::Itself,
                 };
-                self.end(end, now);
+                self.end(end, now, out);
             }
             (Stage::Signalled { asked, sending }, News::SignalSent) => match *sending {
                 Sending::Asked { .. } | Sending::Failed { .. } => {
@@ -230,7 +230,7 @@ impl Leg {
             (Stage::Killing { .. }, News::SignalSent | News::SignalFailed { .. }) => {}
             (Stage::Killing { .. }, News::Killed { survivors }) => {
                 self.tell_survivors(&survivors, out);
-                self.end(End::Killed { survivors }, now);
+                self.end(End::Killed { survivors }, now, out);
             }
 
             (Stage::Over { end }, News::SignalSent) => match end {
@@ -331,8 +331,19 @@ impl Leg {
         }
     }
 
-    pub(super) fn end(&mut self, end: End, now: LocalMillis) {
+    pub(super) fn end(&mut self, end: End, now: LocalMillis, out: &mut Out) {
         let took = between(self.began, now);
+        let stopped = match &end {
+            End::Itself | End::StopSignal => true,
+            End::Killed { survivors } => survivors.is_empty(),
+            // Nobody stopped it.
+            End::NotRunning | End::Reboot => false,
+        };
+        if stopped {
+            let end = end.clone();
+            let signal = self.container.signal.clone();
+            self.tell(Notice::Stopped { end, signal, took }, out);
+        }
         let done = Did::End {
             end: end.clone(),
             took,

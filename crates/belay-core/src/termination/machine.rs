@@ -77,6 +77,7 @@ pub fn begin(
     let termination = Termination {
         record: Record {
             pod_uid: plan.pod_uid,
+            pod_name: plan.pod_name,
             boot_id: plan.boot_id,
             cause: plan.cause,
             began: now,

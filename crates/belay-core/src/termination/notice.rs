@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Cause, KillReason};
+use super::{Cause, End, KillReason};
 
 /// One event about a container.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -11,6 +11,11 @@ pub enum Notice {
     Stopping {
         /// Why.
         cause: Cause,
+    },
+    /// Its hook has ended.
+    HookSucceeded {
+        /// How long that took.
+        took: Duration,
     },
     /// Its hook failed; its end goes on.
     HookFailed {
@@ -50,6 +55,15 @@ pub enum Notice {
         /// As "pid (name)".
         survivors: Vec<String>,
     },
+    /// It has ended.
+    Stopped {
+        /// What ended it.
+        end: End,
+        /// Its stop signal.
+        signal: String,
+        /// How long that took since its end began.
+        took: Duration,
+    },
 }
 
 impl Notice {
@@ -57,18 +71,24 @@ impl Notice {
     pub fn reason(&self) -> &'static str {
         match self {
             Notice::Stopping { .. } | Notice::Killing { .. } => "Killing",
+            Notice::HookSucceeded { .. } => "PreStopHookSucceeded",
             Notice::HookFailed { .. } | Notice::HookLost => "FailedPreStopHook",
             Notice::HookUnfinished { .. } => "UnfinishedPreStopHook",
             Notice::SignalSent { .. } => "StopSignalSent",
             Notice::SignalFailed { .. } => "FailedStopSignal",
             Notice::Survivors { .. } => "ProcessesSurvived",
+            Notice::Stopped { .. } => "Stopped",
         }
     }
 
     /// Whether the event is a warning.
     pub fn is_warning(&self) -> bool {
         match self {
-            Notice::Stopping { .. } | Notice::SignalSent { .. } | Notice::Killing { .. } => false,
+            Notice::Stopping { .. }
+            | Notice::HookSucceeded { .. }
+            | Notice::SignalSent { .. }
+            | Notice::Killing { .. }
+            | Notice::Stopped { .. } => false,
             Notice::HookFailed { .. }
             | Notice::HookUnfinished { .. }
             | Notice::HookLost
@@ -93,6 +113,12 @@ impl Notice {
                     format!("Container {container} definition changed, will be restarted")
                 }
             },
+            Notice::HookSucceeded { took } => {
+                format!(
+                    "PreStopHook of container {container} ended after {}",
+                    seconds(*took)
+                )
+            }
             Notice::HookFailed { message } => format!("PreStopHook failed: {message}"),
             Notice::HookUnfinished { grace } => format!(
                 "PreStopHook of container {container} did not end within the grace period of {} \
@@ -127,6 +153,18 @@ impl Notice {
                 "these processes of container {container} could not be killed: {}",
                 survivors.join(", ")
             ),
+            Notice::Stopped { end, signal, took } => {
+                let how = match end {
+                    End::NotRunning | End::Reboot => "did not run".to_owned(),
+                    End::Itself => "ended by itself".to_owned(),
+                    End::StopSignal => format!("ended after {signal}"),
+                    End::Killed { .. } => "was killed".to_owned(),
+                };
+                format!(
+                    "Container {container} {how}, {} after its stop began",
+                    seconds(*took)
+                )
+            }
         }
     }
 }

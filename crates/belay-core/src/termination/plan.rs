@@ -132,6 +132,8 @@ impl Container {
 pub struct Plan {
     /// The pod.
     pub pod_uid: String,
+    /// Its namespace and name, for people.
+    pub pod_name: (String, String),
     /// Identity of this boot: times mean nothing under another.
     pub boot_id: String,
     /// Why.

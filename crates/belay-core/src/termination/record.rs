@@ -17,6 +17,9 @@ use crate::clock::LocalMillis;
 pub struct Record {
     /// The pod.
     pub pod_uid: String,
+    /// Its namespace and name: an agent that comes back before its server tells events about it.
+    #[serde(default)]
+    pub pod_name: (String, String),
     /// The boot that the times belong to.
     pub boot_id: String,
     /// Why.

@@ -85,13 +85,13 @@ impl Leg {
                     if now < until.min(self.grace_ends()) {
                         self.cut_hook(since, doing, HookEnd::ContainerExited, now, out);
                     }
-                    self.end(End::Itself, now);
+                    self.end(End::Itself, now, out);
                 }
                 (Doing::Running | Doing::Finding, false) => {
                     if traceable {
                         self.cut_hook(since, doing, HookEnd::ContainerExited, now, out);
                     }
-                    self.end(End::Itself, now);
+                    self.end(End::Itself, now, out);
                 }
                 (Doing::Running | Doing::Finding, true) => {
                     if traceable {
@@ -102,7 +102,7 @@ impl Leg {
                 }
             },
             Stage::Turn { .. } if running => {}
-            Stage::Turn { .. } => self.end(End::Itself, now),
+            Stage::Turn { .. } => self.end(End::Itself, now, out),
             Stage::Signalled { asked, sending } => match (sending, running) {
                 (Sending::Sent, true) => {}
                 (Sending::Asked { failures } | Sending::Failed { failures, .. }, true) => {
@@ -111,8 +111,10 @@ impl Leg {
                     let late = self.kill_at(asked) <= now;
                     self.send(if late { now } else { asked }, failures, out);
                 }
-                (Sending::Sent | Sending::Asked { .. }, false) => self.end(End::StopSignal, now),
-                (Sending::Failed { .. }, false) => self.end(End::Itself, now),
+                (Sending::Sent | Sending::Asked { .. }, false) => {
+                    self.end(End::StopSignal, now, out)
+                }
+                (Sending::Failed { .. }, false) => self.end(End::Itself, now, out),
             },
             // Half a tree may be left, whatever became of its first process.
             Stage::Killing { since, .. } => {

@@ -24,6 +24,7 @@ fn container(hook: Option<Hook>) -> Container {
 fn ended() -> Termination {
     let plan = Plan {
         pod_uid: "u".into(),
+        pod_name: (String::new(), String::new()),
         boot_id: "b".into(),
         cause: Cause::PodDeleted,
         grace: GRACE,

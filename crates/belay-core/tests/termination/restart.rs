@@ -112,6 +112,7 @@ fn a_hook_that_leaves_no_trace_is_told_and_not_run_again() {
             "0 Killing: Stopping container web",
             "5000 FailedPreStopHook: PreStopHook of container web was interrupted together with the agent; it is not run again",
             "5000 StopSignalSent: Sent SIGTERM to container web after 5.000s; it has 25.000s before SIGKILL",
+            "5001 Stopped: Container web ended after SIGTERM, 5.001s after its stop began",
         ],
     );
 }

@@ -126,6 +126,7 @@ fn a_hook_that_fails_is_told_and_the_end_goes_on() {
             "0 Killing: Stopping container web",
             "70 FailedPreStopHook: PreStopHook failed: exit code 3",
             "70 StopSignalSent: Sent SIGTERM to container web after 0.070s; it has 29.930s before SIGKILL",
+            "71 Stopped: Container web ended after SIGTERM, 0.071s after its stop began",
         ],
     );
 }
@@ -156,7 +157,10 @@ fn a_hook_is_cancelled_at_once_when_its_container_exits_and_nothing_is_called_a_
     check(pod(30_000, vec![actor.clone()]), &expected);
     check_told(
         pod(30_000, vec![actor]),
-        &["0 Killing: Stopping container web"],
+        &[
+            "0 Killing: Stopping container web",
+            "1234 Stopped: Container web ended by itself, 1.234s after its stop began",
+        ],
     );
 }
 
@@ -266,6 +270,7 @@ fn a_signal_that_the_runtime_refused_is_sent_again_until_it_takes_it() {
             "0 Killing: Stopping container web",
             "0 FailedStopSignal: SIGTERM could not be sent to container web, trying again: the runtime is away",
             "700 StopSignalSent: Sent SIGTERM to container web after 0.700s; it has 29.300s before SIGKILL",
+            "705 Stopped: Container web ended after SIGTERM, 0.705s after its stop began",
         ],
     );
 }

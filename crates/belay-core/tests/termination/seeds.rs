@@ -23,7 +23,9 @@ fn kep_3960_the_sleep_handler_returns_without_error() {
         pod(30_000, vec![main("web").sleep(5000).exits_after(3)]),
         &[
             "0 Killing: Stopping container web",
+            "5000 PreStopHookSucceeded: PreStopHook of container web ended after 5.000s",
             "5000 StopSignalSent: Sent SIGTERM to container web after 5.000s; it has 25.000s before SIGKILL",
+            "5003 Stopped: Container web ended after SIGTERM, 5.003s after its stop began",
         ],
     );
 }

@@ -143,6 +143,7 @@ impl World {
     pub(crate) fn plan(&self) -> Plan {
         Plan {
             pod_uid: "pod".to_owned(),
+            pod_name: (String::new(), String::new()),
             boot_id: self.boot(),
             cause: self.cause,
             grace: self.grace,

@@ -311,6 +311,7 @@ impl World {
         };
         let plan = Plan {
             pod_uid: "pod".to_owned(),
+            pod_name: (String::new(), String::new()),
             boot_id: BOOT.to_owned(),
             cause: Cause::PodDeleted,
             grace: GRACE,

@@ -78,6 +78,7 @@ pub(super) fn plan(
     }
     Plan {
         pod_uid: facts.uid.to_owned(),
+        pod_name: (pod.namespace().to_owned(), pod.name().to_owned()),
         boot_id: facts.boot_id.to_owned(),
         cause,
         grace,

@@ -21,7 +21,7 @@ use tracing::{debug, warn};
 use super::Terminations;
 use crate::context::Host;
 
-/// How long the API may take to tell more of a pod than its UID: hooks and events are about that.
+/// How long the API may take to tell more of a pod than the journal knows: its hooks.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The terminations of one pod, until it has a worker.
@@ -44,11 +44,7 @@ impl Interim {
             let task = tokio::spawn(async move {
                 let pod = token.run_until_cancelled(known).await?;
                 let pod = pod.iter().find(|pod| pod.uid() == of).cloned();
-                let pod = pod.unwrap_or_else(|| {
-                    let mut pod = Pod::default();
-                    pod.metadata.uid = Some(of);
-                    pod
-                });
+                let pod = pod.unwrap_or_else(|| by_record(&host, of));
                 go_on(&host, Arc::new(pod), &token).await
             });
             (uid, Interim { over, task })
@@ -74,10 +70,24 @@ async fn known(host: &Host) -> Vec<Pod> {
     match timeout(PATIENCE, api.list(&of_node)).await {
         Ok(Ok(list)) => list.items,
         silent => {
-            debug!(?silent, "the pods that are ended are known by their UIDs");
+            debug!(?silent, "the pods that are ended are known by the journal");
             Vec::new()
         }
     }
+}
+
+/// What the journal knows of a pod.
+fn by_record(host: &Host, uid: String) -> Pod {
+    let single = host.journal.container_stops(&uid).into_iter();
+    let mut records = host.journal.stop(&uid).into_iter();
+    let record = records.next().or(single.map(|(_, record)| record).next());
+    let mut pod = Pod::default();
+    if let Some((namespace, name)) = record.map(|record| record.pod_name) {
+        pod.metadata.namespace = Some(namespace);
+        pod.metadata.name = Some(name);
+    }
+    pod.metadata.uid = Some(uid);
+    pod
 }
 
 async fn go_on(host: &Arc<Host>, pod: Arc<Pod>, over: &CancellationToken) -> Option<Terminations> {

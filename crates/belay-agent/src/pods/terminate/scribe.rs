@@ -120,6 +120,7 @@ mod tests {
     fn record(began: i64) -> Record {
         Record {
             pod_uid: "p".into(),
+            pod_name: (String::new(), String::new()),
             boot_id: "b".into(),
             cause: Cause::PodDeleted,
             began,

@@ -131,7 +131,7 @@ pub(in crate::pods) struct Stage {
     pub(in crate::pods) host: Arc<Host>,
     runtime: Arc<Stubborn>,
     pub(in crate::pods) pod: Arc<Pod>,
-    tracked: BTreeMap<String, Tracked>,
+    pub(in crate::pods) tracked: BTreeMap<String, Tracked>,
 }
 
 impl Stage {
@@ -177,7 +177,7 @@ impl Stage {
         }
     }
 
-    fn terminations(&self) -> Terminations {
+    pub(in crate::pods) fn terminations(&self) -> Terminations {
         let (host, pod) = (Arc::clone(&self.host), Arc::clone(&self.pod));
         let running = running(&self.tracked);
         Terminations::resume(host, pod, &running)

@@ -24,8 +24,8 @@ use crate::pods::status::Over;
 use crate::pods::{config, plan, report, terminate};
 
 /// How long the object of a pod whose containers have ended waits for a runtime that does not come
-/// to take the rest down. That goes on when the object is gone.
-const TEAR_DOWN: Duration = Duration::from_secs(10);
+/// to end the rest or to take it down. That goes on when the object is gone.
+pub(super) const TEAR_DOWN: Duration = Duration::from_secs(10);
 
 /// The end of the pod, once it has begun.
 #[derive(Debug)]
@@ -93,7 +93,7 @@ impl Worker {
         }
         self.terminations.end_latecomers(grace, &self.tracked);
         let plan = plan::Plan {
-            initialized: true,
+            initialized: plan::initialized(pod, &self.tracked),
             ..plan::Plan::default()
         };
         if !self.is_stopped(grace) {
@@ -226,6 +226,7 @@ impl Worker {
                 None => break,
             }
         }
+        self.terminations.outlast_hooks().await;
         self.volumes_settle().await;
         if !down {
             tear_down(&self.context, &self.uid, ids).await;
@@ -305,6 +306,35 @@ mod tests {
     use crate::pods::Found;
     use crate::pods::terminate::tests::{Stage, Stubborn};
     use crate::pods::tracked::Instance;
+
+    /// A hook that was under way when the agent was killed, and of which a runtime that refuses
+    /// everything does not tell.
+    #[tokio::test]
+    async fn a_cancelled_hook_of_which_nobody_tells_does_not_keep_a_pod_whose_containers_have_ended()
+     {
+        let hook = json!({"preStop": {"exec": {"command": ["sleep", "600"]}}});
+        let containers = json!([{"name": "web", "lifecycle": hook}]);
+        let stage = Stage::new(Stubborn::default(), &containers);
+        let grace = Duration::from_secs(600);
+        let mut before = stage.terminations();
+        before.end_pod(Cause::PodDeleted, grace, &stage.tracked);
+        before.leave().await;
+
+        let (_desired, desired) = watch::channel(Desired::Known(Arc::clone(&stage.pod)));
+        let (_seen, seen) = watch::channel(Vec::new());
+        let host = Arc::clone(&stage.host);
+        let begun = Some(stage.terminations());
+        let mut worker = Worker::new(host, desired, seen, Found::default(), begun);
+        let id = ContainerId::new("web-1").unwrap();
+        assert!(!worker.terminations.only_hooks_are_left());
+        worker.terminations.exited("web", &id);
+        assert!(worker.terminations.only_hooks_are_left());
+        assert!(!worker.is_stopped(grace));
+        tokio::time::pause();
+        tokio::time::advance(TEAR_DOWN).await;
+        assert!(worker.is_stopped(grace));
+        assert!(!worker.terminations.pod_is_over());
+    }
 
     #[tokio::test]
     async fn whatever_comes_up_when_all_else_is_torn_down_is_torn_down_too_and_has_no_hook() {

@@ -12,6 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 use tracing::warn;
 
+use super::ending::TEAR_DOWN;
 use super::{Worker, earliest_time, unknown_exit};
 use crate::pods::status::DEADLINE_MESSAGE;
 use crate::pods::terminate;
@@ -110,7 +111,7 @@ impl Worker {
     /// under way is waited for as long as the pod may take to end.
     pub(super) fn is_stopped(&mut self, grace: Duration) -> bool {
         let ended = self.see_ends();
-        if !self.terminations.pod_is_over() {
+        if !self.terminations.pod_is_over() && !self.hooks_had_their_time() {
             return false;
         }
         self.give_up_waiting(ended);
@@ -125,6 +126,20 @@ impl Worker {
             return false;
         }
         true
+    }
+
+    /// Whether nothing but cancelled hooks is left, and the runtime had its time to tell of them.
+    fn hooks_had_their_time(&mut self) -> bool {
+        if !self.terminations.only_hooks_are_left() {
+            return false;
+        }
+        let since = *self.hooks_since.get_or_insert_with(Instant::now);
+        let left = (since + TEAR_DOWN).saturating_duration_since(Instant::now());
+        if !left.is_zero() {
+            let until = Timestamp::now().saturating_add(left);
+            self.wake = earliest_time(self.wake, until.ok());
+        }
+        left.is_zero()
     }
 
     /// Takes note of the incarnations that have ended without a word of the runtime.
