@@ -21,6 +21,12 @@ pub(crate) const STOP_JOURNALLED: &str = "agent.stop-journalled";
 pub(crate) const HOOK_ENDED: &str = "agent.hook-ended";
 /// A stop signal is delivered and only the container knows.
 pub(crate) const SIGNAL_SENT: &str = "agent.signal-sent";
+/// A container is killed and only the kernel knows.
+pub(crate) const KILLED: &str = "agent.killed";
+/// The runtime has forgotten a pod that has ended.
+pub(crate) const TORN_DOWN: &str = "agent.torn-down";
+/// The last status of a pod is reported, its object is about to be deleted.
+pub(crate) const BEFORE_DELETION: &str = "agent.before-deletion";
 
 /// Whether this is the point that was chosen.
 #[cfg(debug_assertions)]

@@ -286,6 +286,38 @@ async fn with_the_server_away_hook_signal_and_end_come_all_the_same() -> anyhow:
     instance.start_again().await?;
     gone(&instance).await?;
     assert_eq!(lines(&work.heard), 4, "{}", work.heard());
+    // What was done meanwhile is told when somebody can hear it.
+    for reason in ["PreStopHookSucceeded", "StopSignalSent", "Stopped"] {
+        event(&instance, reason).await?;
+    }
+    Ok(())
+}
+
+/// The last steps, of which the journal is told no more: what is not done yet is done, and nothing
+/// twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_at_the_last_steps_nothing_is_left_and_nothing_is_repeated() -> anyhow::Result<()> {
+    for point in ["agent.killed", "agent.torn-down", "agent.before-deletion"] {
+        let up = Instance::up().env("BELAY_CRASH_AT", point);
+        let mut instance = on_runtime(up).await?.start().await?;
+        let work = Work::new(&instance);
+        let admin = instance.admin().await?;
+        let deaf = work
+            .sickly(":")
+            .container_field("lifecycle", json!({ "preStop": work.hook() }))
+            .grace(10);
+        admin.run(&work.build(deaf)).await?;
+        work.until("up").await?;
+        work.let_hook_end()?;
+        delete(&admin).await;
+        let status = instance.ended().await?;
+        let signal = std::os::unix::process::ExitStatusExt::signal(&status);
+        assert_eq!(signal, Some(9), "{point}: {status}");
+        instance.start_again().await?;
+        gone(&instance).await?;
+        work.until_nothing_runs().await?;
+        assert_eq!(work.heard(), "up\nhook\ndone\nterm\n", "{point}");
+    }
     Ok(())
 }
 
@@ -315,6 +347,10 @@ async fn an_agent_that_comes_back_before_its_server_goes_on_with_what_it_began()
     instance.start_again().await?;
     gone(&instance).await?;
     assert_eq!(work.heard(), "up\nhook\ndone\nterm\n");
+    // The journal knows whom it is about.
+    for reason in ["StopSignalSent", "Stopped"] {
+        event_about(&instance, reason, " main").await?;
+    }
     Ok(())
 }
 

@@ -297,6 +297,7 @@ impl Hands {
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(PAUSE.1);
             };
+            crash::at(crash::KILLED);
             teller.say(News::Killed { survivors });
         });
     }

@@ -19,6 +19,7 @@ use tracing::{info, warn};
 use super::launch::Outcome;
 use super::{Desired, Happening, Worker, earliest_time, providing};
 use crate::context::Host;
+use crate::crash;
 use crate::pods::hook::PAUSE;
 use crate::pods::status::Over;
 use crate::pods::{config, plan, report, terminate};
@@ -121,6 +122,7 @@ impl Worker {
             if let Some(ending) = &mut self.ending {
                 ending.deleting = true;
             }
+            crash::at(crash::BEFORE_DELETION);
             let deletion = report::delete(Arc::clone(&self.context), Arc::clone(pod));
             self.happenings
                 .push(deletion.map(Happening::Deleted).boxed());
@@ -153,6 +155,7 @@ impl Worker {
                 let ids = self.incarnations();
                 let down = async move {
                     tear_down(&context, &uid, ids).await;
+                    crash::at(crash::TORN_DOWN);
                     Happening::TornDown { round }
                 };
                 self.happenings.push(down.boxed());
