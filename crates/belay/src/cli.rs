@@ -163,7 +163,7 @@ Examples:
     /// Run a node that joins a server, or work beside a kubelet
     #[command(after_help = "\
 Examples:
-  belay agent --mode=node --kubeconfig n1.kubeconfig --node-name n1 --data-dir /var/lib/belay-agent
+  belay agent --kubeconfig n1.kubeconfig --node-name n1 --listen 0.0.0.0:0 --data-dir /var/lib/belay-agent
   belay agent --mode=companion --node-name n1 --data-dir /var/lib/belay-companion")]
     Agent(AgentArgs),
 
