@@ -39,8 +39,27 @@ pub struct Image {
 
 /// Why no image can be made here, if none can.
 pub fn missing() -> Option<String> {
-    let found = Path::new(BUSYBOX_PROGRAM).exists();
-    (!found).then(|| format!("{BUSYBOX_PROGRAM} is missing; install busybox-static"))
+    let busybox = Path::new(BUSYBOX_PROGRAM);
+    if !busybox.exists() {
+        return Some(format!(
+            "{BUSYBOX_PROGRAM} is missing; install busybox-static"
+        ));
+    }
+    // An image has no libraries but those of its own program.
+    match libraries(busybox) {
+        Ok(loaded) if loaded.is_empty() => None,
+        Ok(_) => Some(format!(
+            "{BUSYBOX_PROGRAM} loads libraries, which images do not have; install busybox-static"
+        )),
+        Err(error) => Some(format!("{error:#}")),
+    }
+}
+
+fn static_busybox() -> anyhow::Result<&'static Path> {
+    match missing() {
+        Some(missing) => anyhow::bail!("{missing}"),
+        None => Ok(Path::new(BUSYBOX_PROGRAM)),
+    }
 }
 
 impl Image {
@@ -62,8 +81,7 @@ impl Image {
             "root:x:0:\napp:x:1000:\nwww-data:x:33:\nnogroup:x:65534:\n",
         )?;
         fs::write(root.path().join("etc/not-executable"), "#!/bin/sh\n")?;
-        fs::copy(BUSYBOX_PROGRAM, root.path().join("bin/busybox"))
-            .context("no /bin/busybox; install busybox-static")?;
+        fs::copy(static_busybox()?, root.path().join("bin/busybox"))?;
         let applets = Command::new(BUSYBOX_PROGRAM).arg("--list").output()?;
         for applet in String::from_utf8(applets.stdout)?.split_whitespace() {
             if applet != "busybox" {
@@ -85,8 +103,7 @@ impl Image {
     pub fn bare() -> anyhow::Result<Self> {
         let root = tempfile::tempdir()?;
         fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755))?;
-        fs::copy(BUSYBOX_PROGRAM, root.path().join("busybox"))
-            .context("no /bin/busybox; install busybox-static")?;
+        fs::copy(static_busybox()?, root.path().join("busybox"))?;
         let image = Self {
             root,
             tags: Vec::new(),
@@ -162,7 +179,10 @@ impl Image {
 
 /// The files a program is loaded with, as `ldd` names them.
 pub(crate) fn libraries(program: &Path) -> anyhow::Result<BTreeSet<PathBuf>> {
-    let output = Command::new("ldd").arg(program).output()?;
+    let output = Command::new("ldd")
+        .arg(program)
+        .output()
+        .context("cannot run ldd")?;
     let listed = String::from_utf8(output.stdout)?;
     Ok(listed
         .split_whitespace()
