@@ -7,8 +7,8 @@ use std::{
 
 use crate::modules::KUBERNETES;
 
-/// Older ones differ in what they ask of a server (OpenAPI v3, server-side validation).
-const OLDEST_MINOR: u32 = 30;
+/// Older ones run commands in pods over SPDY, which Belay does not speak.
+const OLDEST_MINOR: u32 = 31;
 
 /// The path of a kubectl to test with.
 pub(crate) fn obtain() -> anyhow::Result<PathBuf> {
@@ -30,7 +30,7 @@ fn client_version(kubectl: &Path) -> Option<String> {
     Some(answer["clientVersion"]["gitVersion"].as_str()?.to_owned())
 }
 
-/// A vendor's build says so behind its version (`v1.32.4-dispatcher`, `v1.30.2+k3s1`).
+/// A vendor's build says so behind its version (`v1.32.4-dispatcher`, `v1.31.2+k3s1`).
 fn is_stock(version: &str) -> bool {
     let Some(numbers) = version.strip_prefix('v') else {
         return false;
@@ -54,10 +54,10 @@ mod tests {
 
     #[test]
     fn only_an_unchanged_kubectl_of_a_recent_version_is_stock() {
-        assert!(is_stock("v1.30.0"));
+        assert!(is_stock("v1.31.0"));
         assert!(is_stock("v1.36.3"));
         assert!(!is_stock("v0.0.0-master+$Format:%H$"));
-        assert!(!is_stock("v1.29.9"));
+        assert!(!is_stock("v1.30.14"));
         assert!(!is_stock("v1.32.4-dispatcher"));
         assert!(!is_stock("v1.31.0+k3s1"));
         assert!(!is_stock(""));
