@@ -7,10 +7,10 @@ use crate::{parts, workspace};
 pub(crate) fn run(only: Option<&str>) -> anyhow::Result<()> {
     let root = workspace::root()?;
     for what in parts::debian() {
-        println!("missing: {what}");
+        eprintln!("missing: {what}");
     }
     let environment = parts::kubernetes().unwrap_or_else(|error| {
-        println!("missing: a real Kubernetes, so nothing is compared with it: {error:#}");
+        eprintln!("missing: a real Kubernetes, so nothing is compared with it: {error:#}");
         Vec::new()
     });
     let cargo = |arguments: &[&str]| -> anyhow::Result<()> {

@@ -1,6 +1,6 @@
 //! Packages of Debian, installed only when we are root there.
 
-use std::{env, fs, os::unix::fs::MetadataExt, path::Path, process::Command};
+use std::{env, fs, io, os::unix::fs::MetadataExt, path::Path, process::Command};
 
 /// Whether `program` can be found on the PATH.
 pub(crate) fn on_path(program: &str) -> bool {
@@ -33,12 +33,14 @@ pub(crate) fn install(package: &str) -> anyhow::Result<()> {
         is_root(),
         "{package} is missing and we are not root; {by_hand}"
     );
-    println!("installing {package}");
+    eprintln!("installing {package}");
     let apt = |arguments: &[&str]| {
         Command::new("apt-get")
             .args(["-q", "-y", "-o", "Dpkg::Use-Pty=0"])
             .args(arguments)
             .env("DEBIAN_FRONTEND", "noninteractive")
+            // Progress: what the caller prints may be read by a script.
+            .stdout(io::stderr())
             .status()
     };
     // The package lists of a fresh machine are empty or old, so a first failure is expected.

@@ -36,7 +36,7 @@ fn bootstrap(old: &Path, old_version: &str) -> anyhow::Result<PathBuf> {
     let platform = output(old, &["env", "GOOS", "GOARCH"])?;
     let platform = platform.split_whitespace().collect::<Vec<_>>().join("-");
     let module = format!("golang.org/toolchain@v0.0.1-{BOOTSTRAP}.{platform}");
-    println!("{old_version} is too old; fetching {module}");
+    eprintln!("{old_version} is too old; fetching {module}");
     let answer = output(old, &["mod", "download", "-json", &module])
         .with_context(|| format!("cannot fetch {module}; install Go 1.21 or newer"))?;
     let answer: serde_json::Value = serde_json::from_str(&answer)?;

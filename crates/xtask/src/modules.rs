@@ -89,7 +89,7 @@ impl Bundle {
         let names: Vec<_> = missing.iter().map(|(program, _)| *program).collect();
         let go = go::obtain()
             .with_context(|| format!("no Go compiler to build {} with", names.join(", ")))?;
-        println!(
+        eprintln!(
             "building {} {} from its Go module (once, some minutes)",
             names.join(", "),
             self.version

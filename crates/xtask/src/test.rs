@@ -26,7 +26,7 @@ pub(crate) fn run(kubernetes: bool, chosen: &[String]) -> anyhow::Result<()> {
     }
     let kubectl = match kubectl::obtain() {
         Ok(path) => {
-            println!("kubectl: {}", path.display());
+            eprintln!("kubectl: {}", path.display());
             Some(path)
         }
         Err(error) => {
