@@ -41,7 +41,7 @@ enum Command {
     },
     /// Measure a release build and write docs/benchmarks.md
     ///
-    /// Example: cargo xtask bench --only signal
+    /// Example: cargo xtask bench --only delivery
     Bench {
         /// Run only the measurements whose name contains this, and leave the page alone
         #[arg(long)]

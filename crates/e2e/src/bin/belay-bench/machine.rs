@@ -18,7 +18,7 @@ pub(crate) fn describe() -> String {
     );
     let rustc = output("rustc", &["--version"]);
     let place = file_system(&std::env::temp_dir());
-    let date = jiff::Timestamp::now().strftime("%Y-%m-%d");
+    let date = date();
     format!(
         "| machine | |\n|---|---|\n\
          | processor | {cpu}, {cores} cores used by server, nodes and clients together |\n\
@@ -26,8 +26,21 @@ pub(crate) fn describe() -> String {
          | system | {system}, Linux {}, data on {place} |\n\
          | compiler | {rustc} |\n\
          | date | {date} |\n",
-        kernel.trim()
+        without_vendor(kernel.trim())
     )
+}
+
+/// The day of this run.
+pub(crate) fn date() -> String {
+    let now = jiff::Timestamp::now();
+    now.strftime("%Y-%m-%d").to_string()
+}
+
+/// `6.1.0-37-amd64` without what follows the second dash: whoever built the kernel says there
+/// what they please.
+fn without_vendor(release: &str) -> &str {
+    let mut dashes = release.match_indices('-');
+    dashes.nth(1).map_or(release, |(at, _)| &release[..at])
 }
 
 /// The type of the file system that holds `dir`: that of the longest mount point above it.

@@ -30,7 +30,7 @@ use clap::Parser;
 
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Only the sections whose name contains this
+    /// Only the sections whose name contains this, each with the day of the run below it
     #[arg(long)]
     only: Option<String>,
     /// Where to write the page; without it, it is only printed
@@ -84,16 +84,23 @@ async fn main() -> anyhow::Result<()> {
          work in the same section.\n\n{}",
         machine::describe()
     );
-    for (name, section) in sections {
-        if arguments
-            .only
-            .as_deref()
-            .is_some_and(|only| !name.contains(only))
-        {
-            continue;
-        }
+    let names = sections.map(|(name, _)| name).join(", ");
+    let wanted = arguments.only.as_deref().unwrap_or_default();
+    let chosen = sections
+        .into_iter()
+        .filter(|(name, _)| name.contains(wanted));
+    let chosen: Vec<_> = chosen.collect();
+    anyhow::ensure!(
+        !chosen.is_empty(),
+        "no section has {wanted:?} in its name; there are {names}"
+    );
+    for (name, section) in chosen {
         eprintln!("measuring {name}");
-        let part = section().await?;
+        let mut part = section().await?;
+        if arguments.only.is_some() {
+            // Who puts it into a page of another day puts this there, too.
+            part.push_str(&format!("\nMeasured alone, on {}.\n", machine::date()));
+        }
         println!("{part}");
         page.push('\n');
         page.push_str(&part);
