@@ -271,6 +271,7 @@ impl Cluster {
             .arg(program)
             .env(DIRECTORY_VARIABLE, &self.dir)
             .env_remove("KUBECONFIG")
+            .env("NO_PROXY", "*")
             // containerd finds its shim on the PATH.
             .env(
                 "PATH",

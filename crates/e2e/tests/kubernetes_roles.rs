@@ -38,7 +38,8 @@ fn controller(cluster: &Cluster, words: &[&str]) -> anyhow::Result<Command> {
     command
         .args(["controller", "--lease-namespace=default", "--kubeconfig"])
         .arg(cluster.kubeconfig())
-        .args(words);
+        .args(words)
+        .env("NO_PROXY", "*");
     Ok(command)
 }
 
