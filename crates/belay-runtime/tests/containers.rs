@@ -111,8 +111,9 @@ async fn a_workload_may_open_as_many_files_as_before_the_agent_asked_for_more() 
 #[tokio::test]
 async fn the_agent_has_no_child_left_to_reap() {
     let bench = Bench::new();
+    let name = &unique("one");
     let (id, target) = bench.sleeper().await;
-    let mut running = target.start(&exec("one", "true", LONG)).await.unwrap();
+    let mut running = target.start(&exec(name, "true", LONG)).await.unwrap();
     soon(running.wait()).await.unwrap();
     let own = i32::try_from(std::process::id()).unwrap();
     let state = bench.runtime.state(&id).await.unwrap();
@@ -122,7 +123,7 @@ async fn the_agent_has_no_child_left_to_reap() {
     let shim = Process::read(first.parent).unwrap().unwrap();
     assert_ne!(shim.parent, own);
     assert_ne!(shim.session, Process::read(own).unwrap().unwrap().session);
-    assert!(marked(ATTEMPT_MARK, "one").is_empty());
+    assert!(marked(ATTEMPT_MARK, name).is_empty());
 }
 
 #[tokio::test]

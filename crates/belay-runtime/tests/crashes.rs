@@ -86,45 +86,44 @@ async fn the_first_process_dies_with_its_shim_when_nobody_looks() {
 #[tokio::test]
 async fn an_exec_whose_shim_is_killed_is_lost_and_nothing_of_it_lives() {
     let bench = Bench::new();
+    let name = &unique("doomed");
     let (id, target) = bench.sleeper().await;
     let script = "setsid sleep 1000 & (setsid sleep 1000 &) & sleep 1000";
-    let mut running = target.start(&exec("doomed", script, LONG)).await.unwrap();
-    until("all run", || marked(ATTEMPT_MARK, "doomed").len() >= 4).await;
-    kill_9(exec_shim("doomed")).await;
+    let mut running = target.start(&exec(name, script, LONG)).await.unwrap();
+    until("all run", || marked(ATTEMPT_MARK, name).len() >= 4).await;
+    kill_9(exec_shim(name)).await;
     let error = soon(running.wait()).await.unwrap_err();
     assert!(matches!(error, TargetError::Lost { .. }), "{error}");
-    assert!(marked(ATTEMPT_MARK, "doomed").is_empty());
+    assert!(marked(ATTEMPT_MARK, name).is_empty());
     for _ in 0..2 {
         assert!(matches!(
-            soon(target.find(&attempt("doomed"))).await.unwrap(),
+            soon(target.find(&attempt(name))).await.unwrap(),
             Found::Lost
         ));
     }
     // The container is untouched, and the record can be dropped.
     assert!(bench.runtime.state(&id).await.unwrap().pid.is_some());
-    target.forget(&attempt("doomed")).await;
-    assert!(!exists(&bench.exec_dir(&id, "doomed")));
+    target.forget(&attempt(name)).await;
+    assert!(!exists(&bench.exec_dir(&id, name)));
 }
 
 /// A stopped process takes no orders, and can be told nothing by anybody but the kernel.
 #[tokio::test]
 async fn a_shim_that_does_not_obey_is_killed_with_what_it_supervises() {
     let bench = Bench::new();
+    let name = &unique("stubborn");
     let id = bench.start("sleep 1000").await;
     let target = bench.runtime.target(&id).await.unwrap();
     let mut running = target
-        .start(&exec("stubborn", "setsid sleep 1000 & sleep 1000", LONG))
+        .start(&exec(name, "setsid sleep 1000 & sleep 1000", LONG))
         .await
         .unwrap();
-    until("the exec runs", || {
-        marked(ATTEMPT_MARK, "stubborn").len() >= 3
-    })
-    .await;
-    stop(exec_shim("stubborn"));
+    until("the exec runs", || marked(ATTEMPT_MARK, name).len() >= 3).await;
+    stop(exec_shim(name));
     running.cancel().await;
     let error = soon(running.wait()).await.unwrap_err();
     assert!(matches!(error, TargetError::Lost { .. }), "{error}");
-    assert!(marked(ATTEMPT_MARK, "stubborn").is_empty());
+    assert!(marked(ATTEMPT_MARK, name).is_empty());
 
     stop(shim_of(&bench, &id).await);
     assert_eq!(
@@ -142,18 +141,19 @@ fn stop(pid: i32) {
 #[tokio::test]
 async fn a_lost_exec_is_cleared_up_by_whoever_looks_for_it() {
     let mut bench = Bench::new();
+    let name = &unique("gone");
     let (id, target) = bench.sleeper().await;
     let script = "setsid sleep 1000 & sleep 1000";
-    drop(target.start(&exec("gone", script, LONG)).await.unwrap());
-    until("all run", || marked(ATTEMPT_MARK, "gone").len() >= 3).await;
-    kill_9(exec_shim("gone")).await;
+    drop(target.start(&exec(name, script, LONG)).await.unwrap());
+    until("all run", || marked(ATTEMPT_MARK, name).len() >= 3).await;
+    kill_9(exec_shim(name)).await;
     bench.reopen();
     let target = bench.runtime.target(&id).await.unwrap();
     assert!(matches!(
-        soon(target.find(&attempt("gone"))).await.unwrap(),
+        soon(target.find(&attempt(name))).await.unwrap(),
         Found::Lost
     ));
-    assert!(marked(ATTEMPT_MARK, "gone").is_empty());
+    assert!(marked(ATTEMPT_MARK, name).is_empty());
 }
 
 #[tokio::test]
@@ -248,16 +248,12 @@ async fn an_exec_outlives_its_agent_and_its_outcome_is_found() {
 #[tokio::test]
 async fn an_adopted_exec_can_be_cancelled() {
     let mut bench = Bench::new();
+    let name = &unique("stuck");
     let (id, target) = bench.sleeper().await;
-    drop(
-        target
-            .start(&exec("stuck", "sleep 1000", LONG))
-            .await
-            .unwrap(),
-    );
+    drop(target.start(&exec(name, "sleep 1000", LONG)).await.unwrap());
     bench.reopen();
     let target = bench.runtime.target(&id).await.unwrap();
-    let Found::Running(mut running) = target.find(&attempt("stuck")).await.unwrap() else {
+    let Found::Running(mut running) = target.find(&attempt(name)).await.unwrap() else {
         panic!("it is not running");
     };
     running.cancel().await;
@@ -265,26 +261,27 @@ async fn an_adopted_exec_can_be_cancelled() {
         soon(running.wait()).await.unwrap().outcome,
         Outcome::Cancelled
     );
-    assert!(marked(ATTEMPT_MARK, "stuck").is_empty());
+    assert!(marked(ATTEMPT_MARK, name).is_empty());
 }
 
 #[tokio::test]
 async fn the_deadline_holds_without_an_agent() {
     let mut bench = Bench::new();
+    let name = &unique("alone");
     let (id, target) = bench.sleeper().await;
     let request = exec(
-        "alone",
+        name,
         "setsid sleep 1000 & sleep 1000",
         Duration::from_millis(500),
     );
     drop(target.start(&request).await.unwrap());
     drop(target);
-    let exit = bench.exec_dir(&id, "alone").join(instance::EXIT);
+    let exit = bench.exec_dir(&id, name).join(instance::EXIT);
     until("the deadline has passed", || exists(&exit)).await;
-    assert!(marked(ATTEMPT_MARK, "alone").is_empty());
+    assert!(marked(ATTEMPT_MARK, name).is_empty());
     bench.reopen();
     let target = bench.runtime.target(&id).await.unwrap();
-    match target.find(&attempt("alone")).await.unwrap() {
+    match target.find(&attempt(name)).await.unwrap() {
         Found::Ended(report) => assert_eq!(report.outcome, Outcome::TimedOut),
         other => panic!("{other:?}"),
     }
@@ -380,17 +377,13 @@ async fn agent_killed_in_the_middle_loses_nothing() {
 #[tokio::test]
 async fn after_a_restart_of_the_machine_everything_is_known_to_be_dead() {
     let mut bench = Bench::new();
+    let name = &unique("open");
     let (id, target) = bench.sleeper().await;
     let mut running = target.start(&exec("done", "exit 2", LONG)).await.unwrap();
     soon(running.wait()).await.unwrap();
-    drop(
-        target
-            .start(&exec("open", "sleep 1000", LONG))
-            .await
-            .unwrap(),
-    );
+    drop(target.start(&exec(name, "sleep 1000", LONG)).await.unwrap());
     // The same files on another boot: no shim holds a lock any more.
-    kill_9(exec_shim("open")).await;
+    kill_9(exec_shim(name)).await;
     kill_9(shim_of(&bench, &id).await).await;
     let dir = bench.container_dir(&id);
     let record = Record::parse(&std::fs::read(dir.join(instance::SPEC)).unwrap()).unwrap();
@@ -399,7 +392,7 @@ async fn after_a_restart_of_the_machine_everything_is_known_to_be_dead() {
     std::fs::write(dir.join(instance::SPEC), spec.to_record().encode().unwrap()).unwrap();
     // And one file that the power failure tore.
     std::fs::write(
-        bench.exec_dir(&id, "open").join(instance::STARTED),
+        bench.exec_dir(&id, name).join(instance::STARTED),
         "belay-sh",
     )
     .unwrap();
@@ -418,7 +411,7 @@ async fn after_a_restart_of_the_machine_everything_is_known_to_be_dead() {
         Found::Ended(_)
     ));
     assert!(matches!(
-        target.find(&attempt("open")).await.unwrap(),
+        target.find(&attempt(name)).await.unwrap(),
         Found::Lost
     ));
     // One without any trace may have lost its trace with the power.

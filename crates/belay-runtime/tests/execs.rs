@@ -20,6 +20,7 @@ async fn a_fork_storm_is_killed() {
     // Every process starts another in a new session and ends: there is always a new one, after a
     // moment or at once.
     for (name, moment) in [("storm", "sleep 0.01;"), ("hurricane", "")] {
+        let name = &unique(name);
         let script = format!(
             "S='{moment} setsid /bin/sh -c \"$S\" &'; export S; \
              for i in 1 2 3; do setsid /bin/sh -c \"$S\" & done; sleep 1000"
@@ -38,6 +39,7 @@ async fn a_fork_storm_is_killed() {
 #[tokio::test]
 async fn an_exec_is_over_with_its_first_process_though_a_daemon_holds_its_output() {
     let bench = Bench::new();
+    let name = &unique("daemon");
     let (id, target) = bench.sleeper().await;
     let proof = bench.path("proof");
     let script = format!(
@@ -45,22 +47,22 @@ async fn an_exec_is_over_with_its_first_process_though_a_daemon_holds_its_output
          [ -e {0}.go ] && echo alive > {0}; done) & echo begun; exit 4",
         proof.display()
     );
-    let mut running = target.start(&exec("daemon", &script, LONG)).await.unwrap();
+    let mut running = target.start(&exec(name, &script, LONG)).await.unwrap();
     let report = soon(running.wait()).await.unwrap();
     assert_eq!(report.outcome, Outcome::Exited { code: 4 });
     assert!(report.output.contains("begun\n"), "{:?}", report.output);
     // Forgotten or not, the daemon goes on and its writes succeed.
-    target.forget(&attempt("daemon")).await;
-    assert!(!exists(&bench.exec_dir(&id, "daemon")));
+    target.forget(&attempt(name)).await;
+    assert!(!exists(&bench.exec_dir(&id, name)));
     std::fs::write(bench.path("proof.go"), "").unwrap();
     // The file is there a moment before its line is.
     let said = || std::fs::read_to_string(&proof).unwrap_or_default();
     until("the daemon goes on", || !said().is_empty()).await;
     assert_eq!(said(), "alive\n");
-    assert!(!marked(ATTEMPT_MARK, "daemon").is_empty());
+    assert!(!marked(ATTEMPT_MARK, name).is_empty());
     // It ends with the container, and its shim with it.
     soon(bench.runtime.kill_tree(&id)).await.unwrap();
-    assert!(marked(ATTEMPT_MARK, "daemon").is_empty());
+    assert!(marked(ATTEMPT_MARK, name).is_empty());
     until("its shim ends", || {
         marked("BELAY_SHIM_OF", id.as_str()).is_empty()
     })
@@ -70,15 +72,16 @@ async fn an_exec_is_over_with_its_first_process_though_a_daemon_holds_its_output
 #[tokio::test]
 async fn a_hundred_mebibytes_of_output_take_no_memory() {
     let bench = Bench::new();
+    let name = &unique("big");
     let (_, target) = bench.sleeper().await;
     // The daemon keeps the shim there to be looked at.
     let script = "head -c 104857600 /dev/zero | tr '\\0' x; echo end; sleep 1000 &";
-    let mut running = target.start(&exec("big", script, LONG)).await.unwrap();
+    let mut running = target.start(&exec(name, script, LONG)).await.unwrap();
     let report = soon(running.wait()).await.unwrap();
     assert_eq!(report.outcome, Outcome::Succeeded);
     assert_eq!(report.output.len(), 4096);
     assert!(report.output.ends_with("xend\n"));
-    let shim = marked(ATTEMPT_MARK, "big")[0].parent;
+    let shim = marked(ATTEMPT_MARK, name)[0].parent;
     let status = std::fs::read_to_string(format!("/proc/{shim}/status")).unwrap();
     let peak = status
         .lines()
@@ -94,7 +97,7 @@ async fn a_start_that_was_given_up_is_not_called_never_started() {
     let bench = Bench::new();
     let (_, target) = bench.sleeper().await;
     for round in 0..20 {
-        let name = format!("given-up{round}");
+        let name = unique(&format!("given-up{round}"));
         let request = exec(&name, "exit 5", LONG);
         // Polled once: the work has been handed to another thread, and nobody waits for it.
         let start = tokio::time::timeout(Duration::ZERO, target.start(&request));

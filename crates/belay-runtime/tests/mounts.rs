@@ -14,7 +14,7 @@ use fixture::*;
 fn skipped() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
-        eprintln!("SKIPPED: only root can mount");
+        belay_testkit::skip::skip("only root can mount");
     }
     !root
 }

@@ -33,17 +33,26 @@ fn puts_are_refused_before_the_disk_is_full_and_accepted_again_once_there_is_roo
         .output();
     let output = match output {
         Ok(output) => output,
-        Err(error) => return eprintln!("SKIPPED: unshare cannot be run: {error}"),
+        Err(error) => return skip(&format!("unshare cannot be run: {error}")),
     };
     let text = String::from_utf8_lossy(&output.stderr);
     if output.status.code() == Some(77) || text.contains("unshare failed") {
-        return eprintln!("SKIPPED: no file system of its own can be mounted here: {text}");
+        let why = text.lines().next().unwrap_or_default();
+        return skip(&format!(
+            "no file system of its own can be mounted here: {why}"
+        ));
     }
     let told = String::from_utf8_lossy(&output.stdout);
     assert!(
         output.status.success() && told.contains("1 passed"),
         "{told}{text}"
     );
+}
+
+/// As all tests of the project say that they did nothing.
+fn skip(why: &str) {
+    let test = std::thread::current();
+    println!("SKIPPED: {}: {why}", test.name().unwrap_or("unnamed"));
 }
 
 fn options() -> Options<()> {

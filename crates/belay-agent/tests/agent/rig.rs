@@ -11,6 +11,7 @@ use belay_api::notification::PodNotification;
 use belay_api::pod::Pod;
 use belay_runtime::{ContainerStatus, PodRuntime, ProcessRuntime};
 use belay_server::{Identity, Server};
+use belay_testkit::reaper::Reaper;
 use kube::Client;
 use kube::api::{Api, DeleteParams, PostParams};
 use serde_json::{Value, json};
@@ -21,6 +22,9 @@ use tokio_util::sync::CancellationToken;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Rig {
+    /// Ends all containers, also when the test is killed; comes before the directory, by which it
+    /// knows them.
+    _reaper: Reaper,
     pub(crate) dir: tempfile::TempDir,
     server: Server,
     serving: CancellationToken,
@@ -55,6 +59,7 @@ impl Rig {
 
     async fn with(gates: FeatureGates, runtime: Box<OpenRuntime>) -> Self {
         let dir = tempfile::tempdir().unwrap();
+        let reaper = Reaper::watch(dir.path()).unwrap();
         let config = belay_server::Config {
             data_dir: dir.path().join("server"),
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
@@ -67,6 +72,7 @@ impl Rig {
         let (running, token) = (server.clone(), serving.clone());
         tokio::spawn(async move { running.serve(token).await });
         let mut rig = Rig {
+            _reaper: reaper,
             dir,
             server,
             serving,
@@ -222,24 +228,12 @@ impl Rig {
     }
 }
 
-/// A test that fails leaves no process behind either.
+/// The agent of a test that failed starts nothing anew while the reaper ends what runs.
 impl Drop for Rig {
     fn drop(&mut self) {
-        let dir = self.agent_dir().join("runtime");
-        let cleaning = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .ok()?;
-            runtime.block_on(async {
-                let containers = ProcessRuntime::open(&dir).ok()?;
-                for state in containers.list().await.ok()?.states {
-                    let _ = containers.kill_tree(&state.id).await;
-                }
-                Some(())
-            })
-        });
-        let _ = cleaning.join();
+        if let Some((token, _)) = &self.agent {
+            token.cancel();
+        }
     }
 }
 

@@ -13,10 +13,9 @@ use belay_runtime::{
     ContainerConfig, ContainerStatus, CriRuntime, Mount, PodConfig, PodRuntime, ProcessRuntime,
     Propagation, Pull, Sandbox,
 };
-use belay_shim::kill;
-use belay_shim::proc::{CONTAINER_MARK, Membership};
 use belay_testkit::containerd::{Containerd, Installation};
 use belay_testkit::image::BUSYBOX;
+use belay_testkit::reaper::Reaper;
 use belay_testkit::skip::skip;
 
 use crate::fixture::{LONG, attempt, exec, soon, until};
@@ -62,15 +61,16 @@ pub struct Bench {
     root: PathBuf,
     /// Where containerd is; `None` for plain processes.
     endpoint: Option<String>,
-    /// Gone with the bench.
-    _processes: Option<tempfile::TempDir>,
+    /// Of plain processes, which have no containerd that ends them: who does, and their directory.
+    _processes: Option<(Reaper, tempfile::TempDir)>,
 }
 
 impl Bench {
     async fn on_processes() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().to_owned();
-        Bench::new(root, None, Some(dir)).await
+        let reaper = Reaper::watch(&root).unwrap();
+        Bench::new(root, None, Some((reaper, dir))).await
     }
 
     pub async fn on_containerd(containerd: &Containerd) -> Self {
@@ -82,7 +82,7 @@ impl Bench {
     async fn new(
         root: PathBuf,
         endpoint: Option<String>,
-        processes: Option<tempfile::TempDir>,
+        processes: Option<(Reaper, tempfile::TempDir)>,
     ) -> Self {
         let number = unique();
         let pod = PodConfig {
@@ -232,26 +232,6 @@ async fn open(root: &std::path::Path, endpoint: Option<&str>) -> Arc<dyn PodRunt
                 CriRuntime::for_node(endpoint, &dir, &node).await
             };
             Arc::new(opened.unwrap())
-        }
-    }
-}
-
-impl Drop for Bench {
-    /// containerd's are ended with it; plain processes have nobody who would.
-    fn drop(&mut self) {
-        let containers = self.root.join("run/containers");
-        for entry in std::fs::read_dir(containers)
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
-            let id = entry.file_name().to_string_lossy().into_owned();
-            let rule = Membership {
-                marks: vec![(CONTAINER_MARK, id.clone())],
-                execs_of: Some(id),
-                ..Membership::default()
-            };
-            let _ = kill::kill_members(&rule, kill::PATIENCE, &mut || ());
         }
     }
 }

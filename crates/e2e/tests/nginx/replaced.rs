@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use belay_testkit::{EVENTS, Instance, Kubectl, PODS, Rest, eventually, rest::name, skip::skip};
+use belay_testkit::{
+    EVENTS, Instance, Kubectl, PODS, Rest, eventually, reaper::Reaper, rest::name, skip::skip,
+};
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -41,16 +43,8 @@ struct World {
     _instance: Instance,
     kubectl: Kubectl,
     admin: Rest,
-    /// Where the manifest keeps nginx's files.
-    dirs: Vec<PathBuf>,
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        for dir in &self.dirs {
-            let _ = std::fs::remove_dir_all(dir);
-        }
-    }
+    /// They remove what the manifest keeps nginx's files in.
+    _reapers: Vec<Reaper>,
 }
 
 impl World {
@@ -71,7 +65,7 @@ impl World {
         // The port is the manifest's; the addresses are nobody else's.
         let [.., high, low] = std::process::id().to_be_bytes();
         static NEXT: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(1);
-        let mut dirs = Vec::new();
+        let mut reapers = Vec::new();
         for _ in 0..NODES {
             let host = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             let address = Ipv4Addr::new(127, high.max(1), low, host);
@@ -82,7 +76,8 @@ impl World {
             instance
                 .start_agent_with_args(&node, &arguments, &[])
                 .await?;
-            dirs.push(PathBuf::from(format!("/tmp/web-{address}")));
+            let files = PathBuf::from(format!("/tmp/web-{address}"));
+            reapers.push(Reaper::watch(&files)?);
         }
         let admin = instance.admin().await?;
         eventually("three nodes", async || {
@@ -95,7 +90,7 @@ impl World {
             _instance: instance,
             kubectl,
             admin,
-            dirs,
+            _reapers: reapers,
         }))
     }
 

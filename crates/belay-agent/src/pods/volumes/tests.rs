@@ -1,6 +1,7 @@
 use super::*;
 use crate::pods::objects::Known;
 use belay_api::pod::Reference;
+use belay_testkit::{reaper::Reaper, skip::skip};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::os::unix::fs::{MetadataExt as _, symlink};
@@ -211,7 +212,7 @@ fn orphans_are_the_directories_of_unknown_pods() {
 /// Mounting takes root.
 fn skipped() -> bool {
     if !is_root() {
-        eprintln!("SKIPPED: only root can mount");
+        skip("only root can mount");
     }
     !is_root()
 }
@@ -222,6 +223,8 @@ fn memory_is_mounted_once_with_its_limit_and_goes_with_the_pod() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
+    // A test that is killed leaves nothing mounted.
+    let _reaper = Reaper::watch(dir.path()).unwrap();
     let volumes = || json!([{"name": "e", "emptyDir": {"medium": "Memory", "sizeLimit": "64Ki"}}]);
     for _ in 0..2 {
         let (_, problems) = set_up_all(dir.path(), volumes());
@@ -245,6 +248,8 @@ fn with_a_group_what_is_in_a_volume_is_the_groups() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
+    // A test that is killed leaves nothing mounted.
+    let _reaper = Reaper::watch(dir.path()).unwrap();
     let layout = Layout::new(dir.path(), "u");
     let mut pod = pod(
         json!([{"name": "e", "emptyDir": {}}, {"name": "t", "emptyDir": {"medium": "Memory"}},
@@ -279,6 +284,8 @@ fn a_part_of_a_host_path_is_unmounted_and_never_emptied() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
+    // A test that is killed leaves nothing mounted.
+    let _reaper = Reaper::watch(dir.path()).unwrap();
     let host = dir.path().join("host");
     fs::create_dir_all(host.join("sub")).unwrap();
     fs::write(host.join("sub/precious"), "x").unwrap();
