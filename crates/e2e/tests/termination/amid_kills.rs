@@ -2,6 +2,7 @@
 //! step they are: each ends as its spec says, no earlier than its spec says, no hook runs twice,
 //! nothing is left behind, and those that are not meant never notice.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -46,10 +47,15 @@ fn sleeping(name: &str, file: &str) -> PodBuilder {
         .grace(LONG)
 }
 
+/// What children that take no notice do, by which they are found wherever they went.
+static DEAF_CHILD: LazyLock<String> =
+    LazyLock::new(|| format!("sleep {}", processes::unique_seconds()));
+
 /// It takes no notice, and has a child that does not either.
 fn deaf(name: &str, file: &str) -> PodBuilder {
+    let child = DEAF_CHILD.as_str();
     let script = format!(
-        "trap 'echo main term >> {file}' TERM; setsid sleep 98765 & echo main up >> {file}; \
+        "trap 'echo main term >> {file}' TERM; setsid {child} & echo main up >> {file}; \
          while :; do read t r < /proc/uptime; echo $t >> {file}.last; sleep 0.05; done"
     );
     pod(name).container("main", ["sh", "-c", &script]).grace(10)
@@ -161,6 +167,13 @@ async fn every_pod_ends_as_its_spec_says_though_its_agent_is_killed_all_the_time
         until_file(&stage.file(name), is_up).await?;
         stage.admin().running(name).await?;
     }
+    eventually("the children of the deaf", async || {
+        let all = processes::with_command(&DEAF_CHILD);
+        let children = all.iter().filter(|one| one.command == *DEAF_CHILD);
+        let deaf = pods.iter().filter(|(shape, _)| *shape == "deaf");
+        Ok((children.count() == deaf.count()).then_some(()))
+    })
+    .await?;
     // Not all at once, so that every kill meets pods at different steps.
     let asked = uptime()?;
     for (index, (_, name)) in pods.iter().enumerate() {
@@ -190,7 +203,7 @@ async fn every_pod_ends_as_its_spec_says_though_its_agent_is_killed_all_the_time
     let lines = belay_testkit::lines(&bystander);
     until_file(&bystander, |text| text.lines().count() > lines).await?;
     eventually("nothing to be left of the others", async || {
-        let mut left = Vec::new();
+        let mut left = processes::with_command(&DEAF_CHILD);
         for (_, name) in &pods {
             left.extend(processes::with_command(&stage.file(name)));
         }
