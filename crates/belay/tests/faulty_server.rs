@@ -7,8 +7,13 @@ use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
+use belay_testkit::processes;
 use serde_json::{Value, json};
+
+/// Far more than anything here takes, also on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What the server does with a request.
 enum Answer {
@@ -33,15 +38,27 @@ impl Seen {
 
     /// Waits until so many requests of a method are here.
     fn until(&self, method: &str, number: usize) {
-        let mut requests = self.requests.lock().unwrap();
-        while count(&requests, method) < number {
-            requests = self.arrived.wait(requests).unwrap();
-        }
+        let requests = self.requests.lock().unwrap();
+        let missing = |requests: &mut Vec<String>| count(requests, method) < number;
+        let waited = self.arrived.wait_timeout_while(requests, PATIENCE, missing);
+        let (requests, waited) = waited.unwrap();
+        assert!(!waited.timed_out(), "{number} {method} among {requests:?}");
     }
 }
 
 fn count(requests: &[String], method: &str) -> usize {
     requests.iter().filter(|seen| *seen == method).count()
+}
+
+/// The program, killed when it takes longer than anything here does: nobody waits for ever for what
+/// it prints, or for its end. Signals are passed on to it.
+fn belay() -> Command {
+    let mut command = Command::new("timeout");
+    command
+        .args(["--foreground", "--signal=KILL"])
+        .arg(PATIENCE.as_secs().to_string())
+        .arg(env!("CARGO_BIN_EXE_belay"));
+    command
 }
 
 struct Server {
@@ -79,7 +96,7 @@ impl Server {
     }
 
     fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_belay"));
+        let mut command = belay();
         command
             .args(words)
             .arg("--kubeconfig")
@@ -165,9 +182,7 @@ fn hook() -> Answer {
 }
 
 fn interrupt(child: &Child) {
-    let pid = child.id().to_string();
-    let sent = Command::new("kill").args(["-INT", &pid]).status().unwrap();
-    assert!(sent.success());
+    processes::interrupt(child.id());
 }
 
 fn told(output: &Output) -> String {
@@ -364,7 +379,7 @@ fn who_may_not_watch_is_told_so_and_what_goes_on() {
 fn a_kubeconfig_that_is_broken_is_not_said_to_be_missing() {
     let home = tempfile::tempdir().unwrap();
     let run = |variables: &[(&str, &str)]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_belay"));
+        let mut command = belay();
         command.args(["get", "pods"]).env_clear();
         command.env("HOME", home.path());
         command.env("XDG_STATE_HOME", home.path());
