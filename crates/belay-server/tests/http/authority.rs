@@ -116,9 +116,6 @@ async fn the_admin_kubeconfig_works_and_is_private() {
         .unwrap();
     let admin = Client(kube::Client::try_from(config).unwrap());
     admin.post(MAPS, &map("a", &[])).await.ok();
-    let audit = std::fs::read_to_string(h.dir.path().join("audit.log"));
-    // The line is written by a thread of its own; closing the server makes sure of it.
-    drop(audit);
 }
 
 #[tokio::test]
