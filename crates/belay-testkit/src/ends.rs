@@ -86,6 +86,22 @@ pub async fn stopping(stage: &Stage, pod: &str) -> anyhow::Result<()> {
     .await
 }
 
+/// Makes sure that a [`sleeper`] that is gone was asked to stop, not just killed. It has said so; or
+/// it had no time to on a machine that stood still, and then it is told that its grace was over first.
+pub async fn asked(stage: &Stage, pod: &str, file: &str) -> anyhow::Result<()> {
+    let text = std::fs::read_to_string(file)?;
+    if text == "up\nTERM\n" {
+        return Ok(());
+    }
+    anyhow::ensure!(text == "up\n", "{pod}: {text}");
+    eventually(&format!("why {pod} did not say TERM"), async || {
+        let told = told(stage, pod, "Killing").await?;
+        let late = |message: &String| message.contains("did not end within its grace period");
+        Ok(told.iter().any(late).then_some(()))
+    })
+    .await
+}
+
 /// A stop signal that was sent.
 #[derive(Debug)]
 pub struct Sent {

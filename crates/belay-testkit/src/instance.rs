@@ -19,6 +19,7 @@ use tokio::{
 use crate::{
     binary,
     containerd::{Containerd, Installation},
+    ports::unique_port,
     reaper::{DIRECTORY_VARIABLE, Reaper},
     rest::Rest,
     skip::skip,
@@ -86,13 +87,19 @@ impl Builder {
             .keep();
         let reaper = Reaper::watch(&dir)?;
         fs::create_dir_all(dir.join("kubectl-home"))?;
+        // Agents keep the address they were given, so a server of its own has to come back where it
+        // was: at a port that nobody else is given in between.
+        let port = match self.role {
+            Role::Up => 0,
+            Role::Server => unique_port()?,
+        };
         let mut instance = Instance {
             role: self.role,
             runtime: self.runtime,
             arguments: self.arguments,
             main: None,
             agents: BTreeMap::new(),
-            listen: "127.0.0.1:0".to_owned(),
+            listen: format!("127.0.0.1:{port}"),
             log: dir.join("belay.log"),
             dir,
             reaper: Some(reaper),
@@ -111,8 +118,7 @@ pub struct Instance {
     arguments: Vec<String>,
     main: Option<Child>,
     agents: BTreeMap<String, Child>,
-    /// Where the server listens. Agents keep the address they were given, so a server of its own
-    /// comes back where it was.
+    /// Where the server listens.
     listen: String,
     log: PathBuf,
     dir: PathBuf,
@@ -266,11 +272,7 @@ impl Instance {
         command.envs(environment.iter().map(|(name, value)| (name, value)));
         self.main = Some(command.spawn().context("cannot start belay")?);
         let ready = self.ready().await;
-        ready.with_context(|| format!("belay did not become ready; its log:\n{}", self.log()))?;
-        if self.role == Role::Server {
-            self.listen = Rest::address(&self.kubeconfig()).await?;
-        }
-        Ok(())
+        ready.with_context(|| format!("belay did not become ready; its log:\n{}", self.log()))
     }
 
     async fn ready(&mut self) -> anyhow::Result<()> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use belay_testkit::processes::unique_seconds;
-use belay_testkit::{Instance, Kubectl, Stage, eventually, pod, processes};
+use belay_testkit::{Instance, Kubectl, Stage, eventually, pod, processes, until_file};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -67,15 +67,17 @@ async fn streams_are_apart_and_the_exit_code_comes_through() -> anyhow::Result<(
     let quiet = kubectl.run(&["exec", "plain", "--", "true"]).await?;
     assert_eq!((quiet.code, quiet.stdout.as_str()), (Some(0), ""));
 
-    let log = std::fs::read_to_string(instance.data_dir().join("audit.log"))?;
-    let told = log.lines().any(|line| {
-        line.contains("\"verb\":\"create\"")
-            && line.contains("\"subresource\":\"exec\"")
-            && line.contains("\"code\":101")
-            && line.contains("main: sh -c echo out; echo err >&2; exit 42")
-    });
-    assert!(told, "the audit log does not tell of the command: {log}");
-    Ok(())
+    // The line comes a moment after the answer.
+    until_file(&instance.file("data/audit.log"), |log| {
+        log.lines().any(|line| {
+            line.contains("\"verb\":\"create\"")
+                && line.contains("\"subresource\":\"exec\"")
+                && line.contains("\"code\":101")
+                && line.contains("main: sh -c echo out; echo err >&2; exit 42")
+        })
+    })
+    .await
+    .map(drop)
 }
 
 #[tokio::test(flavor = "multi_thread")]

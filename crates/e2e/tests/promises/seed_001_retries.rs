@@ -71,13 +71,20 @@ async fn what_still_fails_or_hangs_when_its_time_is_over_is_failed() -> anyhow::
     let script = format!("echo ran >> {fails}; echo no; exit 7");
     action(&stage, "over-fails", shell(&script), 12).await?;
     let script = format!("echo ran >> {hangs}; sleep 3600 & wait; true {hangs}");
-    action(&stage, "over-hangs", shell(&script), 4).await?;
+    action(&stage, "over-hangs", shell(&script), 12).await?;
     let began = jiff::Timestamp::now();
-    for name in ["over-fails", "over-hangs"] {
-        let asked = hook(name, name).pod("over", &[]).build();
+    let asked = hook("over-hangs", "over-hangs").pod("over", &[]).build();
+    admin.post(HOOKS, &asked).await?.ok()?;
+    let fails_within = async |name: &str| -> anyhow::Result<Value> {
+        let asked = hook(name, "over-fails").pod("over", &[]).build();
         admin.post(HOOKS, &asked).await?.ok()?;
+        admin.hook_ended(name).await
+    };
+    let mut failed = fails_within("over-fails").await?;
+    if hooked(&failed, "over", "main")["error"]["errorType"] == "ExecutionTimeout" {
+        // The time was over in the middle of a try, as it may be on a busy machine.
+        failed = fails_within("over-fails-again").await?;
     }
-    let failed = admin.hook_ended("over-fails").await?;
     let main = hooked(&failed, "over", "main");
     assert_eq!(failed["status"]["actionSucceed"], false, "{failed:#}");
     assert_eq!(main["succeed"], false, "{failed:#}");
@@ -95,7 +102,7 @@ async fn what_still_fails_or_hangs_when_its_time_is_over_is_failed() -> anyhow::
         "nothing of it is left"
     );
     let took = jiff::Timestamp::now().duration_since(began);
-    assert!(took.as_secs() >= 4, "not before its time is over: {took}");
+    assert!(took.as_secs() >= 12, "not before its time is over: {took}");
     let before = lines(&fails);
     let again = hook("over-after", "over-hangs").pod("over", &[]).build();
     admin.run_hook(&again).await?;

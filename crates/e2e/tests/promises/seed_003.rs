@@ -10,7 +10,7 @@ use belay_testkit::{PODS, pod, until_file};
 use futures::future::try_join_all;
 
 use belay_testkit::ends::{
-    LONG, delete, delete_within, gone, pre_stop, run, sent, sleeper, stopping, told,
+    LONG, asked, delete, delete_within, gone, pre_stop, run, sent, sleeper, stopping, told,
 };
 
 /// "Basic functionality": "Delete the pod and observe the time it takes for the container to
@@ -90,7 +90,7 @@ async fn kep_3960_e2e_sleep_duration_boundaries() -> anyhow::Result<()> {
         assert!(sent.after >= slept, "{name}: {sent:?}");
         let whole = Duration::from_secs(grace.into());
         assert!(sent.after + sent.left >= whole, "{name}: {sent:?}");
-        assert_eq!(std::fs::read_to_string(&file)?, "up\nTERM\n", "{name}");
+        asked(&stage, &name, &file).await?;
         let failed = told(&stage, &name, "FailedPreStopHook").await?;
         assert!(failed.is_empty(), "{name}: {failed:?}");
         Ok(())
@@ -203,9 +203,7 @@ async fn kep_3960_e2e_interaction_with_the_termination_grace_period() -> anyhow:
         assert!(sent.after >= least, "{name}: {sent:?}");
         let longest = Duration::from_secs(LONG.into());
         assert!(sent.after < longest, "{name}: {sent:?}");
-        let text = std::fs::read_to_string(&file)?;
-        assert_eq!(text, "up\nTERM\n", "{name} is asked, not killed");
-        Ok(())
+        asked(&stage, name, &file).await
     };
     tokio::try_join!(
         interacts("grace-equal", 2, 2, Reduced::Never),
