@@ -70,9 +70,10 @@
 //!
 //! # Failure points
 //!
-//! The record is the machine's state. It is written with the first effect that follows from it, but
-//! only a hook waits until it is on disk: a hook is somebody's code and runs at most once, while the
-//! end of a container must not depend on a disk. What [`resume`] does with each remainder:
+//! The record is the machine's state. It is written with the first effect that follows from it. A
+//! hook waits until it is on disk, as long as that takes: it is somebody's code and runs at most once.
+//! A stop signal waits for it, too, so that no crash gives anybody the grace again, but only for a
+//! moment: the end of a container must not depend on a disk. What [`resume`] does with each remainder:
 //!
 //! | found in the record | may have happened | then |
 //! |---|---|---|

@@ -534,7 +534,8 @@ impl Terminations {
                 }
                 Effect::Signal { container, signal } => {
                     if let Some(id) = incarnation(&container) {
-                        self.hands.signal(container, id, &signal);
+                        let settled = self.scribe(scope).settled();
+                        self.hands.signal(container, id, &signal, settled);
                     }
                 }
                 Effect::Kill { container } => {

@@ -175,8 +175,9 @@ async fn every_pod_ends_as_its_spec_says_though_its_agent_is_killed_all_the_time
     })
     .await?;
     // Not all at once, so that every kill meets pods at different steps.
-    let asked = uptime()?;
+    let mut asked = Vec::new();
     for (index, (_, name)) in pods.iter().enumerate() {
+        asked.push(uptime()?);
         delete(&stage, name).await?;
         let pause = PAUSES[index % PAUSES.len()];
         tokio::time::sleep(Duration::from_millis(pause)).await;
@@ -187,7 +188,7 @@ async fn every_pod_ends_as_its_spec_says_though_its_agent_is_killed_all_the_time
         gone(&stage, name).await?;
     }
 
-    for (shape, name) in &pods {
+    for ((shape, name), asked) in pods.iter().zip(asked) {
         let failed = told(&stage, name, "FailedPreStopHook").await?;
         let lost = failed
             .iter()
