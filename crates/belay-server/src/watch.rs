@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures::stream;
 use http::{HeaderValue, Response, StatusCode, header};
 use http_body::Frame;
-use http_body_util::{BodyExt as _, StreamBody};
+use http_body_util::{BodyExt as _, Full, StreamBody};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -70,14 +70,10 @@ impl Api {
                 page.revision
             }
         };
-        let watch = self.store.watch(&prefix, after).map_err(|e| match e {
-            // The client has seen what is not here: this data is older, say from a backup. Only
-            // "expired" makes every client list again.
-            WatchError::Future { .. } => ApiError::expired(format!(
-                "resource version {after} is newer than anything here; list again"
-            )),
-            _ => too_old(after),
-        })?;
+        let watch = match self.store.watch(&prefix, after) {
+            Ok(watch) => watch,
+            Err(refused) => return Ok(only(&expired(after, &refused))),
+        };
         let state = Stream {
             watch,
             selection: call.selection,
@@ -94,13 +90,41 @@ impl Api {
             let line = state.next().await?;
             Some((Ok(Frame::data(line)), state))
         }));
-        let mut response = Response::new(body.boxed_unsync());
-        *response.status_mut() = StatusCode::OK;
-        response.headers_mut().insert(
-            header::CONTENT_TYPE,
-            HeaderValue::from_static("application/json"),
-        );
-        Ok(response)
+        Ok(streaming(body.boxed_unsync()))
+    }
+}
+
+fn streaming(body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = StatusCode::OK;
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
+    response
+}
+
+/// A watch that cannot begin where it was to. A stock server says that in the stream, and clients
+/// list again only where they find it there: an answer with the code 410 they take for a request
+/// that failed, and repeat it for ever.
+fn only(error: &ApiError) -> Response<Body> {
+    streaming(
+        Full::new(Lines::error(error))
+            .map_err(|never| match never {})
+            .boxed_unsync(),
+    )
+}
+
+fn expired(after: Revision, refused: &WatchError) -> ApiError {
+    match refused {
+        // The client has seen what is not here: this data is older, say from a backup. Only
+        // "expired" makes every client list again.
+        WatchError::Future { .. } => ApiError::expired(format!(
+            "resource version {after} is newer than anything here; list again"
+        )),
+        WatchError::TooOld { .. } | WatchError::Lagged { .. } | WatchError::Closed => {
+            too_old(after)
+        }
     }
 }
 

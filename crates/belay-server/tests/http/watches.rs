@@ -173,14 +173,18 @@ async fn a_revision_older_than_the_history_is_gone() {
         }
     }))
     .await;
-    let answer = c.get(&format!("{MAPS}?watch=1&resourceVersion=2")).await;
-    assert!(
-        answer
-            .refused(410, "Expired")
-            .contains("too old resource version")
-    );
-    let answer = c
-        .get(&format!("{MAPS}?watch=1&resourceVersion=99999999"))
-        .await;
-    answer.refused(410, "Expired");
+    // In the stream, as a stock server says it: clients look for it there, and list again.
+    for (revision, why) in [("2", "too old resource version"), ("99999999", "is newer")] {
+        let path = format!("{MAPS}?watch=1&resourceVersion={revision}");
+        let events: Vec<Value> = watch(&c, &path).await.collect().await;
+        let [event] = &events[..] else {
+            panic!("{events:?}");
+        };
+        assert_eq!(event["type"], "ERROR", "{event}");
+        assert_eq!(event["object"]["kind"], "Status", "{event}");
+        assert_eq!(event["object"]["code"], 410, "{event}");
+        assert_eq!(event["object"]["reason"], "Expired", "{event}");
+        let message = event["object"]["message"].as_str().unwrap();
+        assert!(message.contains(why), "{message}");
+    }
 }
