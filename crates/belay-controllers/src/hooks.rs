@@ -155,11 +155,12 @@ fn key(object: &ExecutionHook) -> Key {
 impl Session {
     fn new(controllers: &Controllers, clock: Clock) -> Self {
         Session {
-            clock,
+            clock: clock.clone(),
             ttl: controllers.hook_ttl,
             shop: Shop {
                 client: controllers.client.clone(),
                 metrics: Arc::clone(&controllers.metrics),
+                clock,
                 slots: Arc::new(Semaphore::new(CONCURRENT)),
             },
             running: HashMap::new(),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
+use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
@@ -38,6 +39,21 @@ pub(crate) fn failure(code: u16, reason: &str) -> Response<Body> {
 pub(crate) fn list(items: &[Value]) -> Value {
     json!({"apiVersion": "v1", "kind": "List", "items": items,
         "metadata": {"resourceVersion": "1"}})
+}
+
+/// The server as a client sees it whose clock is so much behind the server's.
+pub(crate) fn dated(client: Client, ahead: SignedDuration) -> Client {
+    let dated = tower::service_fn(move |request: Request<Body>| {
+        let client = client.clone();
+        async move {
+            let mut answer = client.send(request).await?;
+            let date = Timestamp::now() + ahead;
+            let date = date.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
+            answer.headers_mut().insert("date", date.parse().unwrap());
+            Ok::<_, kube::Error>(answer)
+        }
+    });
+    Client::new(dated, "ns")
 }
 
 /// Runs a loop against the server until something holds of it, which may be changed on the way.

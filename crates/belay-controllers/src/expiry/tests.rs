@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::*;
+use crate::testing::dated;
 
 /// The one object the server holds, what the next write meets, and what was seen.
 struct Script {
@@ -191,19 +192,10 @@ async fn deadlines_count_by_the_servers_clock() {
             ),
             claim_meanwhile: None,
         });
-        let behind = tower::service_fn(move |request: Request<Body>| {
-            let client = client.clone();
-            async move {
-                let mut answer = client.send(request).await?;
-                let date = Timestamp::now() - jiff::SignedDuration::from_secs(30);
-                let date = date.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
-                answer.headers_mut().insert("date", date.parse().unwrap());
-                Ok::<_, kube::Error>(answer)
-            }
-        });
+        let behind = dated(client, jiff::SignedDuration::from_secs(-30));
         let stop = CancellationToken::new();
         let clock = Clock::default();
-        let controllers = Controllers::new(clock.bind(Client::new(behind, "default")));
+        let controllers = Controllers::new(clock.bind(behind));
         let task = tokio::spawn(run::<PodNotification>(controllers, clock, stop.clone()));
         // Of the paused clock: what is over is written long before it ends.
         let written = tokio::time::timeout(Duration::from_secs(30), seen.recv()).await;

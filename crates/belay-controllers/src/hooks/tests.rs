@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 
 use belay_api::hook::FINALIZER;
 use http::{Method, Response};
+use jiff::SignedDuration;
 use kube::client::Body;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::testing::{Server, drive, failure, for_a_while, list, reply};
+use crate::testing::{Server, dated, drive, failure, for_a_while, list, reply};
 
 const OWN: &str = "/apis/apps.k8s.io/v1alpha1/namespaces/ns/executionhooks/h";
 const LATER: &str = "2100-01-01T00:00:00Z";
@@ -221,6 +222,37 @@ async fn what_nobody_deletes_is_left_alone() {
     let done = run_until(script, for_a_while()).await;
     assert!(done.log.is_empty(), "{:?}", done.log);
     assert!(done.children.contains_key(&name));
+}
+
+/// Runs the loop against a server whose clock is so many seconds ahead of this machine's.
+async fn run_dated(script: Script, ahead: i64, until: impl FnMut(&mut Script) -> bool) -> Script {
+    let run = |client, stop| {
+        let clock = Clock::default();
+        let client = dated(client, SignedDuration::from_secs(ahead));
+        run(Controllers::new(clock.bind(client)), clock, stop)
+    };
+    drive(run, script, until).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_has_its_time_by_the_servers_clock() {
+    // By this machine's clock it was over before the hook was created.
+    let mut hook = hook(&["p"]);
+    let created = jiff::Timestamp::now() - SignedDuration::from_secs(90);
+    let created = jiff::Timestamp::from_second(created.as_second()).unwrap();
+    hook["metadata"]["creationTimestamp"] = json!(created.to_string());
+    let ended = |script: &mut Script| script.hook["status"]["actionSucceed"].is_boolean();
+    let done = run_dated(script(hook, []), -90, |script| {
+        !script.children.is_empty() || ended(script)
+    })
+    .await;
+    let child = done.children.get(&name("p"));
+    let seconds = child.and_then(|child| child["spec"]["deadlineSeconds"].as_i64());
+    assert!(
+        seconds.is_some_and(|seconds| (50..60).contains(&seconds)),
+        "{seconds:?} {}",
+        done.hook["status"]
+    );
 }
 
 /// The watches of hooks and of PodActions are not in step with each other.

@@ -29,6 +29,7 @@ use tracing::{debug, info, warn};
 
 use super::record::{self, Part, Progress};
 use super::select::{self, Target};
+use crate::clock::Clock;
 use crate::{Metrics, event, objects};
 
 /// How long to wait after something went wrong.
@@ -64,6 +65,8 @@ pub(super) enum End {
 pub(super) struct Shop {
     pub(super) client: Client,
     pub(super) metrics: Arc<Metrics>,
+    /// The server's, by which hooks' deadlines count.
+    pub(super) clock: Clock,
     /// For creations.
     pub(super) slots: Arc<Semaphore>,
 }
@@ -414,12 +417,11 @@ async fn make(
         let slot = shop.slots.acquire().await;
         let failed = match &node {
             Some(node) => {
-                let child = record::child(object, action, part, node, Timestamp::now()).map_err(
-                    |expired| match &refusal {
+                let child = record::child(object, action, part, node, shop.clock.latest())
+                    .map_err(|expired| match &refusal {
                         Some(refusal) => expired.because(refusal.clone()),
                         None => expired,
-                    },
-                )?;
+                    })?;
                 match objects::create(&api, &child).await {
                     Ok(made) => return Ok(Box::new(made)),
                     Err(error) => match objects::find(&api, &child.name_any()).await {
