@@ -409,6 +409,41 @@ async fn a_child_that_is_claimed_before_it_is_let_go_stays() {
     assert!(done.children.contains_key(&name), "{:?}", done.log);
 }
 
+/// A ledger with a Notification that has begun, and with no children yet.
+fn begun(object: &Value, now: Instant) -> Ledger {
+    let mut ledger = Ledger::default();
+    ledger.notification_listed(serde_json::from_value(object.clone()).unwrap(), now);
+    ledger.notifications_listed();
+    ledger
+}
+
+#[test]
+fn who_waits_for_the_last_ones_after_its_time_does_not_look_again_and_again() {
+    let now = Instant::now();
+    let mut object = of_age(61, &json!({"deadlineSeconds": 60, "parallelism": 1})).notification;
+    object["status"] = json!({"state": "New", "startTime": "2026-01-01T00:00:11Z",
+        "targetCount": 3, "pending": ["b/u-b", "c/u-c"]});
+    let mut ledger = begun(&object, now);
+    let own = belay_core::fanout::child_name("n", "u", "u-a");
+    let (_, mut running) = forged(&own, "work");
+    running["status"] = json!({"state": "New", "executor": "node"});
+    ledger.child_listed(&serde_json::from_value(running).unwrap(), now);
+    ledger.children_listed(now);
+    // When its status may be written, and long after.
+    for seconds in [2, 2, 2, 600, 600] {
+        let now = now + Duration::from_secs(seconds);
+        ledger.wake(now);
+        assert!(ledger.next_child(now).is_none());
+    }
+    let now = now + Duration::from_secs(600);
+    let timer = ledger.next_timer();
+    assert!(timer.is_none_or(|at| at > now), "{timer:?} at {now:?}");
+    assert!(
+        matches!(ledger.next_op(), Some(Op::Write(_, status)) if status.error.is_some()),
+        "it tells that its time is over"
+    );
+}
+
 fn idle(client: Client, stop: CancellationToken) -> impl Future<Output = ()> + Send {
     idle::run(client, Clock::default(), stop)
 }

@@ -149,8 +149,10 @@ impl Active {
         self.refused.is_some() || self.fanout.complete()
     }
 
+    /// Whether somebody else may be notified. When its own time is over nobody is any more, although
+    /// those who are being notified go on.
     pub(super) fn may_create(&self) -> bool {
-        self.started && !self.over()
+        self.started && !self.over() && !self.fanout.ran_out_of_time()
     }
 
     /// How long to wait after a refusal; longer each time.
