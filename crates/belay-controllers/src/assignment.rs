@@ -43,6 +43,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use crate::clock::Clock;
 use crate::{Controllers, event, objects, watching};
 
 /// What nobody has resolved.
@@ -56,7 +57,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const REMEMBERED: usize = 1024;
 
 /// Runs until `shutdown`.
-pub async fn run(controllers: Controllers, shutdown: CancellationToken) {
+pub(crate) async fn run(controllers: Controllers, clock: Clock, shutdown: CancellationToken) {
     let config = watcher::Config::default().fields(UNRESOLVED);
     let mut events = watching::watch_all::<PodNotification>(&controllers.client, config);
     let mut told = watching::Told::default();
@@ -67,7 +68,7 @@ pub async fn run(controllers: Controllers, shutdown: CancellationToken) {
         while running.len() < CONCURRENT
             && let Some(turn) = queue.next(Instant::now())
         {
-            running.push(settle(&controllers, &owners, turn));
+            running.push(settle(&controllers, &clock, &owners, turn));
         }
         let next = queue.next_timer();
         let timer = async {
@@ -303,7 +304,12 @@ fn orphaned(now: Timestamp) -> Settled {
 }
 
 /// Tries once to settle a notification.
-async fn settle(controllers: &Controllers, owners: &Owners, mut turn: Turn) -> Settling {
+async fn settle(
+    controllers: &Controllers,
+    clock: &Clock,
+    owners: &Owners,
+    mut turn: Turn,
+) -> Settling {
     let uid = turn.object.uid().unwrap_or_default();
     let namespace = turn.object.namespace().unwrap_or_default();
     let name = turn.object.name_any();
@@ -322,7 +328,7 @@ async fn settle(controllers: &Controllers, owners: &Owners, mut turn: Turn) -> S
         },
     };
     let result = match result {
-        Ok(()) => write(controllers, owners, &api, &turn.object, turn.seen).await,
+        Ok(()) => write(controllers, clock, owners, &api, &turn.object, turn.seen).await,
         Err(error) => Err(error),
     };
     let pause = turn.pause.unwrap_or(FIRST_PAUSE);
@@ -344,13 +350,14 @@ async fn settle(controllers: &Controllers, owners: &Owners, mut turn: Turn) -> S
 
 async fn write(
     controllers: &Controllers,
+    clock: &Clock,
     owners: &Owners,
     api: &Api<Lenient<PodNotification>>,
     object: &PodNotification,
     seen: Instant,
 ) -> kube::Result<()> {
     let namespace = object.namespace().unwrap_or_default();
-    let now = Timestamp::now();
+    let now = clock.latest();
     let settled = if owners.alive(controllers, object, seen).await? {
         let pods = Api::namespaced(controllers.client.clone(), &namespace);
         let pod: Option<Pod> = objects::find(&pods, &object.spec.pod_name).await?;
@@ -365,7 +372,7 @@ async fn write(
     info!(namespace, name, outcome = settled.outcome, "resolved");
     controllers.metrics.assigned(settled.outcome);
     if let Some((reason, message)) = settled.warning {
-        let event = event::about(&written, reason, "Assigning", message, now);
+        let event = event::about(&written, reason, "Assigning", message, Timestamp::now());
         event::tell(&controllers.client, &event).await;
     }
     Ok(())

@@ -253,7 +253,9 @@ async fn judge<K: Expires>(
         Verdict::Leave => return None,
         Verdict::LookAgain { .. } => return Some((key, facts)),
         Verdict::Collect => collect(&api, &object).await,
-        Verdict::Expire | Verdict::Interrupt { .. } => end(client, &api, &object, &verdict).await,
+        Verdict::Expire | Verdict::Interrupt { .. } => {
+            end(client, clock, &api, &object, &verdict).await
+        }
     };
     let (namespace, name) = (&key.namespace, &key.name);
     match written {
@@ -284,17 +286,18 @@ async fn collect<K: Expires>(api: &Api<Lenient<K>>, object: &K) -> kube::Result<
 
 async fn end<K: Expires>(
     client: &Client,
+    clock: &Clock,
     api: &Api<Lenient<K>>,
     object: &K,
     verdict: &Verdict,
 ) -> kube::Result<()> {
-    let now = jiff::Timestamp::now();
-    let Some(ended) = object.ended(verdict, now) else {
+    // By the clock that tells later when it has been kept long enough.
+    let Some(ended) = object.ended(verdict, clock.latest()) else {
         return Ok(());
     };
     // The resource version of the read is in the metadata: a claim in between is a conflict.
     let written = objects::replace_status(api, &ended).await?;
-    if let Some(event) = written.warning(now) {
+    if let Some(event) = written.warning(jiff::Timestamp::now()) {
         event::tell(client, &event).await;
     }
     Ok(())

@@ -220,7 +220,7 @@ async fn settle_at_last(controllers: &Controllers, owners: &Owners, object: PodN
         pause: None,
     };
     loop {
-        match settle(controllers, owners, turn).await {
+        match settle(controllers, &Clock::default(), owners, turn).await {
             Settling::Done(uid) => return assert_eq!(uid, "u"),
             Settling::Later(again, pause) => {
                 tokio::time::sleep(pause).await;
@@ -238,7 +238,11 @@ async fn a_new_one_gets_its_node_and_pod_in_a_write_conditional_on_what_was_seen
         ..Script::default()
     });
     let stop = CancellationToken::new();
-    let task = tokio::spawn(run(Controllers::new(client), stop.clone()));
+    let task = tokio::spawn(run(
+        Controllers::new(client),
+        Clock::default(),
+        stop.clone(),
+    ));
     let (path, body) = seen.recv().await.unwrap();
     assert!(path.ends_with("/ns/podnotifications/pn/status"), "{path}");
     assert_eq!(body["metadata"]["resourceVersion"], "7");
@@ -260,7 +264,7 @@ async fn a_missing_pod_ends_it_with_a_warning() {
     let stop = CancellationToken::new();
     let controllers = Controllers::new(client);
     let metrics = Arc::clone(&controllers.metrics);
-    let task = tokio::spawn(run(controllers, stop.clone()));
+    let task = tokio::spawn(run(controllers, Clock::default(), stop.clone()));
     let (_, body) = seen.recv().await.unwrap();
     assert_eq!(body["status"]["state"], "Failed");
     assert_eq!(body["status"]["error"]["type"], "PodNotFound");
@@ -272,6 +276,25 @@ async fn a_missing_pod_ends_it_with_a_warning() {
             .text()
             .contains("belay_assignments_total{outcome=\"PodNotFound\"} 1")
     );
+    stop.cancel();
+    task.await.unwrap();
+}
+
+#[tokio::test]
+async fn an_end_is_written_in_the_servers_time() {
+    let (client, mut seen) = server(Script {
+        object: wire(&json!({"state": "New"}), "7"),
+        ..Script::default()
+    });
+    let stop = CancellationToken::new();
+    let clock = Clock::default();
+    let client = clock.bind(testing::dated(client, jiff::SignedDuration::from_secs(30)));
+    let task = tokio::spawn(run(Controllers::new(client), clock, stop.clone()));
+    let (_, body) = seen.recv().await.unwrap();
+    let end = body["status"]["completeTime"].as_str().unwrap();
+    let end: Timestamp = end.parse().unwrap();
+    let ahead = end.duration_since(Timestamp::now()).as_secs();
+    assert!((20..40).contains(&ahead), "{end}");
     stop.cancel();
     task.await.unwrap();
 }
@@ -428,7 +451,7 @@ async fn what_can_never_be_written_does_not_hold_up_the_others() {
         objects,
         ..Refusing::default()
     };
-    let run = |client, stop| run(Controllers::new(client), stop);
+    let run = |client, stop| run(Controllers::new(client), Clock::default(), stop);
     let done = drive(run, server, |server| !server.assigned.is_empty()).await;
     assert_eq!(done.assigned, ["good"]);
     assert!(started.elapsed() < Duration::from_secs(5));

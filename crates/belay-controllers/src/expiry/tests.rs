@@ -200,6 +200,14 @@ async fn deadlines_count_by_the_servers_clock() {
         // Of the paused clock: what is over is written long before it ends.
         let written = tokio::time::timeout(Duration::from_secs(30), seen.recv()).await;
         assert_eq!(written.is_ok(), expires, "{age}: {written:?}");
+        if let Ok(Some((_, _, body))) = written {
+            let end = body["status"]["completeTime"].as_str().unwrap();
+            let end: Timestamp = end.parse().unwrap();
+            assert!(
+                end < Timestamp::now() - jiff::SignedDuration::from_secs(20),
+                "the server's time, too: {end}"
+            );
+        }
         stop.cancel();
         task.await.unwrap();
     }

@@ -318,7 +318,7 @@ impl Ledger {
             object.status = Some(active.written.clone());
             self.ops.push_back(Op::Tell(ending(&object)));
             let created = object.creation_timestamp().map(|time| time.0);
-            let took = created.map(|created| Timestamp::now().duration_since(created));
+            let took = created.map(|created| self.clock.latest().duration_since(created));
             self.ended.push(Ended {
                 state: object.state(),
                 took: took
@@ -465,7 +465,7 @@ impl Ledger {
             return;
         }
         active.dirty = false;
-        if let Some((object, status)) = active.write() {
+        if let Some((object, status)) = active.write(self.clock.latest()) {
             self.ops.push_back(Op::Write(object, status));
         }
     }

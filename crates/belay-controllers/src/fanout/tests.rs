@@ -8,7 +8,7 @@ use kube::client::Body;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::testing::{Server, drive, failure, for_a_while, list, reply};
+use crate::testing::{Server, dated, drive, failure, for_a_while, list, reply};
 
 const CHILDREN: &str = "/apis/apps.k8s.io/v1alpha1/namespaces/ns/podnotifications";
 const OWN: &str = "/apis/apps.k8s.io/v1alpha1/namespaces/ns/notifications/n";
@@ -75,6 +75,10 @@ impl Server for Script {
             assert_eq!(body["metadata"]["finalizers"], json!([]));
             let child = self.children.remove(name);
             return child.map_or_else(|| failure(404, "NotFound"), |child| reply(200, &child));
+        }
+        if method == Method::DELETE {
+            let name = path.rsplit('/').next().unwrap_or_default();
+            self.log.push(format!("delete {name}"));
         }
         if path.ends_with("/events") {
             let text = |field: &str| body[field].as_str().unwrap_or_default().to_owned();
@@ -181,6 +185,16 @@ async fn run_to_the_end(script: Script) -> Script {
 /// Runs the driver until something holds of the server.
 async fn run_until(script: Script, until: impl FnMut(&mut Script) -> bool) -> Script {
     let run = |client, stop| run(Controllers::new(client), Clock::default(), stop);
+    drive(run, script, until).await
+}
+
+/// Runs the driver against a server whose clock is half a minute ahead of this machine's.
+async fn run_behind(script: Script, until: impl FnMut(&mut Script) -> bool) -> Script {
+    let run = |client, stop| {
+        let clock = Clock::default();
+        let client = dated(client, jiff::SignedDuration::from_secs(30));
+        run(Controllers::new(clock.bind(client)), clock, stop)
+    };
     drive(run, script, until).await
 }
 
@@ -407,6 +421,20 @@ async fn a_child_that_is_claimed_before_it_is_let_go_stays() {
     let done = run_until(script, for_a_while()).await;
     assert_eq!(done.claimed_when_read, None, "it was about to be let go");
     assert!(done.children.contains_key(&name), "{:?}", done.log);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_is_kept_for_its_time_by_the_clock_that_its_end_is_written_by() {
+    let script = script(&json!({"ttlSecondsAfterFinished": 10}));
+    let mut over = None;
+    let done = run_behind(script, |script| {
+        if over.is_none() && script.notification["status"]["completeTime"].is_string() {
+            over = Some(Instant::now());
+        }
+        over.is_some_and(|over| over.elapsed() > Duration::from_secs(9))
+    })
+    .await;
+    assert!(!done.log.contains(&"delete n".to_owned()), "{:?}", done.log);
 }
 
 /// A ledger with a Notification that has begun, and with no children yet.

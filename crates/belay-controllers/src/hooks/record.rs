@@ -260,7 +260,8 @@ impl Progress {
         if self.is_over() && status.action_succeed.is_none() {
             let statuses = &status.hook_statuses;
             status.action_succeed = Some(statuses.iter().all(|it| it.succeed == Some(true)));
-            status.complete_time = Some(whole(now));
+            // The estimate of the server's clock may have become better, and so earlier.
+            status.complete_time = status.start_time.clone().max(Some(whole(now)));
         }
         // Names alone fit: that was looked at when the hook started.
         let _ = status.shorten();

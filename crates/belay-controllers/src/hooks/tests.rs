@@ -65,6 +65,10 @@ impl Server for Script {
                 self.children.insert(name.to_owned(), body.clone());
                 reply(201, &body)
             }
+            Method::DELETE => {
+                self.log.push(format!("delete {name}"));
+                reply(200, &body)
+            }
             _ => reply(201, &body),
         }
     }
@@ -253,6 +257,21 @@ async fn a_hook_has_its_time_by_the_servers_clock() {
         "{seconds:?} {}",
         done.hook["status"]
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_is_kept_for_its_time_by_the_clock_that_its_end_is_written_by() {
+    let mut hook = hook(&["p"]);
+    hook["spec"]["ttlSecondsAfterFinished"] = json!(10);
+    let mut over = None;
+    let done = run_dated(script(hook, [leaving("p", &succeeded())]), 30, |script| {
+        if over.is_none() && script.hook["status"]["actionSucceed"].is_boolean() {
+            over = Some(Instant::now());
+        }
+        over.is_some_and(|over| over.elapsed() > Duration::from_secs(9))
+    })
+    .await;
+    assert!(!done.log.contains(&"delete h".to_owned()), "{:?}", done.log);
 }
 
 /// The watches of hooks and of PodActions are not in step with each other.

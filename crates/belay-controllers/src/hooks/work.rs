@@ -131,7 +131,7 @@ impl Work {
         let mut dirty = true;
         loop {
             if progress.is_over() || (dirty && Instant::now() >= next_write) {
-                let status = progress.status(Timestamp::now());
+                let status = progress.status(self.shop.clock.latest());
                 if status != self.written {
                     if let Some(end) = self.write(status).await {
                         return end;
@@ -160,7 +160,7 @@ impl Work {
     /// the hook, and the nodes of its pods by their UIDs.
     async fn begin(&self) -> (ExecutionHookStatus, BTreeMap<String, String>) {
         loop {
-            let now = Timestamp::now();
+            let now = self.shop.clock.latest();
             let error = match self.resolve().await {
                 Ok(Err(refusal)) => return (record::refused(refusal, now), BTreeMap::new()),
                 Ok(Ok((action, targets))) => {
@@ -373,9 +373,8 @@ impl Work {
 
     /// The result is on the server: what is left is to tell.
     async fn ended(self) -> End {
-        let now = Timestamp::now();
         let created = self.object.creation_timestamp();
-        let took = created.map(|created| now.duration_since(created.0));
+        let took = created.map(|created| self.shop.clock.latest().duration_since(created.0));
         let took = took.and_then(|took| Duration::try_from(took).ok());
         let succeeded = self.written.action_succeed == Some(true);
         self.shop
@@ -383,7 +382,7 @@ impl Work {
             .hooked(succeeded, took.unwrap_or_default());
         let (namespace, name) = (self.namespace(), self.object.name_any());
         info!(namespace, name, succeeded, "hook ended");
-        let event = record::ending(&self.object, &self.written, now);
+        let event = record::ending(&self.object, &self.written, Timestamp::now());
         event::tell(&self.shop.client, &event).await;
         End::Over
     }

@@ -174,13 +174,13 @@ impl Active {
     }
 
     /// What has to be written now, if it differs from what is there.
-    pub(super) fn write(&mut self) -> Option<(Notification, NotificationStatus)> {
+    pub(super) fn write(&mut self, now: Timestamp) -> Option<(Notification, NotificationStatus)> {
         let status = record::status(
             &self.object,
             &self.fanout,
             self.refused.as_ref(),
             &self.written,
-            Timestamp::now(),
+            now,
         );
         if status == self.written {
             return None;
