@@ -472,6 +472,48 @@ fn who_waits_for_the_last_ones_after_its_time_does_not_look_again_and_again() {
     );
 }
 
+/// A running pod, as the watch tells of it.
+fn running(name: &str) -> pods::PodFacts {
+    let pod = pod(name, "Running", "2026-01-01T00:00:00Z");
+    pods::facts(&serde_json::from_value(pod).unwrap())
+}
+
+/// A ledger whose Notification with `AllPods` has begun and knows of one pod.
+fn open(pod: &str, now: Instant) -> Ledger {
+    let mut object = notification(&json!({"policy": "AllPods"}));
+    object["status"] = json!({"state": "New", "startTime": "2026-01-01T00:00:11Z"});
+    let mut ledger = begun(&object, now);
+    ledger.children_listed(now);
+    ledger.pods_listing();
+    ledger.pod_listed("ns", running(pod), now);
+    ledger.pods_listed(now);
+    ledger
+}
+
+#[test]
+fn a_pod_that_comes_while_another_is_always_refused_does_not_wait() {
+    let mut now = Instant::now();
+    let mut ledger = open("a", now);
+    // Refused again and again, until the pause is 8 s.
+    for pause in [1, 2, 4, 8] {
+        let (_, refused) = ledger.next_child(now).expect("its turn");
+        ledger.created("u", &refused, Creation::Refused("quota".to_owned()), now);
+        assert!(ledger.next_child(now).is_none());
+        if pause < 8 {
+            now += Duration::from_secs(pause);
+            ledger.wake(now);
+        }
+    }
+    ledger.pod_applied("ns", running("b"), now);
+    let (_, next) = ledger.next_child(now).expect("nothing is known against it");
+    assert_eq!(next.name, "b");
+    assert!(ledger.next_child(now).is_none(), "the other still waits");
+    // Where the server does not answer, nobody has better luck.
+    ledger.created("u", &next, Creation::Unanswered("?".to_owned()), now);
+    ledger.pod_applied("ns", running("c"), now);
+    assert!(ledger.next_child(now).is_none());
+}
+
 fn idle(client: Client, stop: CancellationToken) -> impl Future<Output = ()> + Send {
     idle::run(client, Clock::default(), stop)
 }
