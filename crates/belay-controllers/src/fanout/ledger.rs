@@ -203,10 +203,6 @@ impl Ledger {
             Creation::There(outcome) => {
                 active.accepted();
                 active.fanout.created(target, outcome);
-                let namespace = active.object.namespace().unwrap_or_default();
-                if !self.pods.may_exist(&namespace, &target.uid) {
-                    active.fanout.pod_gone(target);
-                }
             }
             Creation::Refused(said) | Creation::Unanswered(said) => {
                 active.fanout.not_created(target);
@@ -239,6 +235,11 @@ impl Ledger {
                 self.ops
                     .push_back(Op::Tell(not_notified(&active.object, target, &why)));
             }
+        }
+        // A pod that went meanwhile was told of when there was nothing yet that it left behind.
+        let namespace = active.object.namespace().unwrap_or_default();
+        if !self.pods.may_exist(&namespace, &target.uid) {
+            active.fanout.pod_gone(target);
         }
         active.dirty = true;
         self.pump(uid, now);

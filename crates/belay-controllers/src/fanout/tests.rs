@@ -514,6 +514,35 @@ fn a_pod_that_comes_while_another_is_always_refused_does_not_wait() {
     assert!(ledger.next_child(now).is_none());
 }
 
+#[test]
+fn of_a_pod_that_went_while_its_child_was_made_nothing_is_kept() {
+    let answers = [
+        (Creation::Taken("n-1".to_owned()), 1),
+        (Creation::Refused("quota".to_owned()), 0),
+    ];
+    for (answer, targets) in answers {
+        let told = format!("{answer:?}");
+        let mut now = Instant::now();
+        let mut ledger = open("a", now);
+        let (_, target) = ledger.next_child(now).expect("its turn");
+        ledger.pod_deleted("ns", &target, now);
+        ledger.created("u", &target, answer, now);
+        now += Duration::from_secs(600);
+        ledger.wake(now);
+        assert!(ledger.next_child(now).is_none(), "{told}");
+        let write = |op| match op {
+            Op::Write(_, status) => Some(status),
+            Op::Fix(..) | Op::Tell(_) => None,
+        };
+        let status = std::iter::from_fn(|| ledger.next_op()).find_map(write);
+        // Where nothing has changed nothing is written.
+        let status = status.unwrap_or_default();
+        let settled = status.settled.unwrap_or_default();
+        assert!(settled.pod_uids.is_empty(), "{told}: {settled:?}");
+        assert_eq!(status.target_count, targets, "{told}");
+    }
+}
+
 fn idle(client: Client, stop: CancellationToken) -> impl Future<Output = ()> + Send {
     idle::run(client, Clock::default(), stop)
 }
