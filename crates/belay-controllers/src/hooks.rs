@@ -21,8 +21,9 @@
 //! # Guarantees
 //!
 //! - Nothing is run before the start is on the server, and nothing is run that is not in it.
-//! - A hook ends: where nothing can be run that is said at once, and whatever no executor ends
-//!   [`crate::expiry`] does.
+//! - A hook ends: where nothing can be run that is said at once, what cannot be started in the hook's
+//!   time has expired, also where the server does not say what there is, and whatever no executor
+//!   ends [`crate::expiry`] does.
 //! - A controller that is started anew goes on with what the status says and the PodActions tell, and
 //!   makes those that were never made. What somebody deleted meanwhile is not made again.
 //! - A PodAction that is gone has nothing that runs.

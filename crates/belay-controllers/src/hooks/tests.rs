@@ -20,6 +20,8 @@ const LATER: &str = "2100-01-01T00:00:00Z";
 struct Script {
     hook: Value,
     children: BTreeMap<String, Value>,
+    /// How a pod is read, instead of as it is.
+    pods: Option<u16>,
     version: u64,
     log: Vec<String>,
 }
@@ -37,6 +39,10 @@ impl Server for Script {
             Method::GET if name == "podactions" => {
                 let children: Vec<Value> = self.children.values().cloned().collect();
                 reply(200, &list(&children))
+            }
+            Method::GET if path.ends_with("/hookactions/x") => reply(200, &action()),
+            Method::GET if path.contains("/pods") && self.pods.is_some() => {
+                failure(self.pods.unwrap(), "InternalError")
             }
             // A pod that could be acted on, were it asked for.
             Method::GET if path.ends_with(&format!("/pods/{name}")) => reply(200, &pod(name)),
@@ -83,6 +89,12 @@ fn pod(name: &str) -> Value {
         "metadata": {"namespace": "ns", "name": name, "uid": format!("u-{name}")},
         "spec": {"nodeName": "n1", "containers": [{"name": "a"}]},
         "status": {"phase": "Running"}})
+}
+
+fn action() -> Value {
+    json!({"apiVersion": "apps.k8s.io/v1alpha1", "kind": "HookAction",
+        "metadata": {"namespace": "ns", "name": "x", "uid": "au", "resourceVersion": "7"},
+        "action": {"exec": {"command": ["true"]}}, "actionTimeoutSeconds": 30})
 }
 
 /// A hook that has started in one container of each of these pods, and whose status tells nothing
@@ -241,10 +253,7 @@ async fn run_dated(script: Script, ahead: i64, until: impl FnMut(&mut Script) ->
 #[tokio::test(start_paused = true)]
 async fn a_hook_has_its_time_by_the_servers_clock() {
     // By this machine's clock it was over before the hook was created.
-    let mut hook = hook(&["p"]);
-    let created = jiff::Timestamp::now() - SignedDuration::from_secs(90);
-    let created = jiff::Timestamp::from_second(created.as_second()).unwrap();
-    hook["metadata"]["creationTimestamp"] = json!(created.to_string());
+    let hook = of_age(hook(&["p"]), 90);
     let ended = |script: &mut Script| script.hook["status"]["actionSucceed"].is_boolean();
     let done = run_dated(script(hook, []), -90, |script| {
         !script.children.is_empty() || ended(script)
@@ -272,6 +281,48 @@ async fn a_hook_is_kept_for_its_time_by_the_clock_that_its_end_is_written_by() {
     })
     .await;
     assert!(!done.log.contains(&"delete h".to_owned()), "{:?}", done.log);
+}
+
+/// The hook, created so many seconds ago.
+fn of_age(mut hook: Value, seconds: i64) -> Value {
+    let created = jiff::Timestamp::now() - SignedDuration::from_secs(seconds);
+    let created = jiff::Timestamp::from_second(created.as_second()).unwrap();
+    hook["metadata"]["creationTimestamp"] = json!(created.to_string());
+    hook
+}
+
+/// The hook before anybody has begun with it.
+fn new(mut hook: Value, selection: &Value) -> Value {
+    hook["status"] = Value::Null;
+    hook["spec"]["podSelection"] = selection.clone();
+    hook
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_whose_pods_cannot_be_read_in_its_time_ends() {
+    let by_name = json!({"podContainerNamesList": [{"podName": "p"}]});
+    let by_label = json!({"podContainerSelector": {"podSelector": {}}});
+    let hooks = [
+        new(hook(&[]), &by_name),
+        new(hook(&[]), &by_label),
+        // Begun, by a controller that knew the node.
+        hook(&["p"]),
+    ];
+    for hook in hooks {
+        let mut script = script(of_age(hook, 90), []);
+        script.pods = Some(500);
+        let done = run_until(script, |script| {
+            script.hook["status"]["actionSucceed"].is_boolean()
+        })
+        .await;
+        let status = &done.hook["status"];
+        assert_eq!(status["actionSucceed"], false, "{status}");
+        let error = match &status["error"] {
+            Value::Null => &status["hookStatuses"][0]["error"],
+            error => error,
+        };
+        assert_eq!(error["errorType"], "Expired", "{status}");
+    }
 }
 
 /// The watches of hooks and of PodActions are not in step with each other.

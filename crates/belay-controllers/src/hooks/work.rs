@@ -156,8 +156,8 @@ impl Work {
         }
     }
 
-    /// Reads what is to be run and where, until there is an answer. Returns the status that starts
-    /// the hook, and the nodes of its pods by their UIDs.
+    /// Reads what is to be run and where, until there is an answer or it is too late for one. Returns
+    /// the status that starts the hook, and the nodes of its pods by their UIDs.
     async fn begin(&self) -> (ExecutionHookStatus, BTreeMap<String, String>) {
         loop {
             let now = self.shop.clock.latest();
@@ -172,6 +172,10 @@ impl Work {
                 }
                 Err(error) => error,
             };
+            let (now, obstacle) = (self.shop.clock.latest(), error.to_string());
+            if let Err(expired) = record::time_left(&self.object, now, Some(&obstacle)) {
+                return (record::refused(expired, now), BTreeMap::new());
+            }
             let (namespace, name) = (self.namespace(), self.object.name_any());
             warn!(namespace, name, %error, "the hook cannot be started; trying again");
             tokio::time::sleep(RETRY).await;
@@ -410,17 +414,14 @@ async fn make(
     let namespace = object.namespace().unwrap_or_default();
     let api: Api<Lenient<PodAction>> = Api::namespaced(shop.client.clone(), &namespace);
     let mut node = node;
-    let mut refusal: Option<String> = None;
+    let mut obstacle: Option<String> = None;
     loop {
         // Not kept between tries: what is refused here must not hold up others' hooks.
         let slot = shop.slots.acquire().await;
+        let left = record::time_left(object, shop.clock.latest(), obstacle.as_deref())?;
         let failed = match &node {
             Some(node) => {
-                let child = record::child(object, action, part, node, shop.clock.latest())
-                    .map_err(|expired| match &refusal {
-                        Some(refusal) => expired.because(refusal.clone()),
-                        None => expired,
-                    })?;
+                let child = record::child(object, action, part, node, left);
                 match objects::create(&api, &child).await {
                     Ok(made) => return Ok(Box::new(made)),
                     Err(error) => match objects::find(&api, &child.name_any()).await {
@@ -448,7 +449,7 @@ async fn make(
             }
         };
         debug!(namespace, pod = part.pod, error = %failed, "no PodAction could be made; trying again");
-        refusal = Some(failed.to_string());
+        obstacle = Some(failed.to_string());
         drop(slot);
         tokio::time::sleep(RETRY).await;
     }
