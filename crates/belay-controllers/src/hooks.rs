@@ -27,6 +27,8 @@
 //! - A controller that is started anew goes on with what the status says and the PodActions tell, and
 //!   makes those that were never made. What somebody deleted meanwhile is not made again.
 //! - A PodAction that is gone has nothing that runs.
+//! - A pod that is selected and cannot be read is not passed over: the hook waits until it can be, and
+//!   expires.
 //! - A finished hook is deleted after its time to live, and what belongs to it with it. One that is
 //!   not finished is never deleted.
 //!

@@ -22,6 +22,8 @@ struct Script {
     children: BTreeMap<String, Value>,
     /// How a pod is read, instead of as it is.
     pods: Option<u16>,
+    /// The pods that a list shows.
+    listed: Vec<Value>,
     version: u64,
     log: Vec<String>,
 }
@@ -44,6 +46,7 @@ impl Server for Script {
             Method::GET if path.contains("/pods") && self.pods.is_some() => {
                 failure(self.pods.unwrap(), "InternalError")
             }
+            Method::GET if name == "pods" => reply(200, &list(&self.listed)),
             // A pod that could be acted on, were it asked for.
             Method::GET if path.ends_with(&format!("/pods/{name}")) => reply(200, &pod(name)),
             Method::GET => match self.children.get(name) {
@@ -322,6 +325,25 @@ async fn one_whose_pods_cannot_be_read_in_its_time_ends() {
             error => error,
         };
         assert_eq!(error["errorType"], "Expired", "{status}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_selects_a_pod_that_cannot_be_read_never_succeeds_without_it() {
+    let by_label = json!({"podContainerSelector": {"podSelector": {}}});
+    let mut unreadable = pod("q");
+    unreadable["spec"]["containers"] = json!("none");
+    for (age, ends) in [(0, false), (90, true)] {
+        let mut script = script(of_age(new(hook(&[]), &by_label), age), []);
+        script.listed = vec![pod("p"), unreadable.clone()];
+        let done = run_until(script, for_a_while()).await;
+        assert!(done.children.is_empty(), "{:?}", done.log);
+        let status = &done.hook["status"];
+        assert_eq!(status["actionSucceed"] == false, ends, "{status}");
+        if ends {
+            let reason = status["error"]["reason"].as_str().unwrap();
+            assert!(reason.contains("ns/q cannot be read"), "{reason}");
+        }
     }
 }
 

@@ -247,9 +247,11 @@ impl Work {
             .await
     }
 
+    /// The pods with these labels. One that cannot be read is an error: without it the hook would
+    /// be called successful where it may not be.
     async fn labelled(&self, labels: &str) -> kube::Result<Vec<Pod>> {
         let api: Api<Lenient<Pod>> = Api::namespaced(self.shop.client.clone(), &self.namespace());
-        all(&api, labels).await
+        objects::all(&api, &labels_in_pages(labels)).await
     }
 
     /// The PodActions that an earlier process has made.
@@ -259,11 +261,14 @@ impl Work {
         let uid = self.object.uid().unwrap_or_default();
         let labels = format!("{HOOK_LABEL}={uid}");
         loop {
-            match all(&api, &labels).await {
-                Ok(mut children) => {
-                    children.retain(|child| child.spec.hook.uid == uid);
-                    return children;
+            let mut children = Vec::new();
+            let own = |child: PodAction| {
+                if child.spec.hook.uid == uid {
+                    children.push(child);
                 }
+            };
+            match objects::pages(&api, &labels_in_pages(&labels), own).await {
+                Ok(()) => return children,
                 Err(error) => warn!(uid, %error, "its PodActions cannot be listed; trying again"),
             }
             tokio::time::sleep(RETRY).await;
@@ -392,15 +397,8 @@ impl Work {
     }
 }
 
-/// Everything with these labels, in pages.
-async fn all<K>(api: &Api<Lenient<K>>, labels: &str) -> kube::Result<Vec<K>>
-where
-    K: Clone + serde::de::DeserializeOwned + std::fmt::Debug,
-{
-    let first = ListParams::default().labels(labels).limit(PAGE);
-    let mut found = Vec::new();
-    objects::pages(api, &first, |object| found.push(object)).await?;
-    Ok(found)
+fn labels_in_pages(labels: &str) -> ListParams {
+    ListParams::default().labels(labels).limit(PAGE)
 }
 
 /// Makes the PodAction of a pod, as long as it could still be started.
