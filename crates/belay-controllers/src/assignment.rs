@@ -52,7 +52,10 @@ const UNRESOLVED: &str = "status.state=New,status.nodeName=";
 const CONCURRENT: usize = 32;
 /// Pauses between tries.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// Where the server refuses, or what it has cannot be read: that passes when somebody does something.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// Where it does not answer, or cannot: that passes, and then nobody is to wait for long.
+const LONGEST_OUTAGE: Duration = Duration::from_secs(5);
 /// How many Notifications it is remembered of when they were asked for.
 const REMEMBERED: usize = 1024;
 
@@ -342,9 +345,18 @@ async fn settle(
         }
         Err(error) => {
             warn!(namespace, name, %error, "cannot be assigned; trying again");
-            turn.pause = Some((pause * 2).min(LONGEST_PAUSE));
-            Settling::Later(turn, pause)
+            let longest = longest_pause(&error);
+            turn.pause = Some((pause * 2).min(longest));
+            Settling::Later(turn, pause.min(longest))
         }
+    }
+}
+
+fn longest_pause(error: &kube::Error) -> Duration {
+    match error {
+        kube::Error::Api(status) if (400..500).contains(&status.code) => LONGEST_PAUSE,
+        kube::Error::SerdeError(_) => LONGEST_PAUSE,
+        _ => LONGEST_OUTAGE,
     }
 }
 

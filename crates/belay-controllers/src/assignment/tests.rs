@@ -400,6 +400,8 @@ async fn one_question_for_a_notification_is_good_for_the_children_seen_before_it
 #[derive(Default)]
 struct Refusing {
     objects: Vec<Value>,
+    /// Until when it can write nothing at all.
+    broken_until: Option<Instant>,
     assigned: Vec<String>,
     refused: Vec<String>,
 }
@@ -409,6 +411,13 @@ impl Server for Refusing {
         if method == Method::PUT {
             let name = body["metadata"]["name"].as_str().unwrap().to_owned();
             if path.contains("/bad/") {
+                self.refused.push(name);
+                return testing::failure(403, "Forbidden");
+            }
+            if self
+                .broken_until
+                .is_some_and(|until| Instant::now() < until)
+            {
                 self.refused.push(name);
                 return testing::failure(500, "InternalError");
             }
@@ -433,19 +442,35 @@ impl Server for Refusing {
     }
 }
 
+fn in_namespace(namespace: &str, name: &str) -> Value {
+    let mut object = wire(&json!({"state": "New"}), "7");
+    object["metadata"]["namespace"] = json!(namespace);
+    object["metadata"]["uid"] = json!(format!("u-{name}"));
+    object["metadata"]["name"] = json!(name);
+    object
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_the_server_works_again_nobody_waits_for_long() {
+    let started = Instant::now();
+    let server = Refusing {
+        objects: vec![in_namespace("good", "good")],
+        broken_until: Some(started + Duration::from_secs(26)),
+        ..Refusing::default()
+    };
+    let run = |client, stop| run(Controllers::new(client), Clock::default(), stop);
+    let done = drive(run, server, |server| !server.assigned.is_empty()).await;
+    let took = started.elapsed();
+    assert!(took < Duration::from_secs(32), "{took:?}");
+    assert!(done.refused.len() < 20, "{}", done.refused.len());
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_can_never_be_written_does_not_hold_up_the_others() {
-    let in_namespace = |namespace: &str, name: String| {
-        let mut object = wire(&json!({"state": "New"}), "7");
-        object["metadata"]["namespace"] = json!(namespace);
-        object["metadata"]["uid"] = json!(format!("u-{name}"));
-        object["metadata"]["name"] = json!(name);
-        object
-    };
     let mut objects: Vec<Value> = (0..CONCURRENT + 8)
-        .map(|n| in_namespace("bad", format!("bad-{n}")))
+        .map(|n| in_namespace("bad", &format!("bad-{n}")))
         .collect();
-    objects.push(in_namespace("good", "good".to_owned()));
+    objects.push(in_namespace("good", "good"));
     let started = Instant::now();
     let server = Refusing {
         objects,
