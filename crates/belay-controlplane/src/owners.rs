@@ -4,7 +4,8 @@
 //!
 //! All kinds that discovery lists are watched, metadata only. An object whose owners are all gone is
 //! deleted. A deletion that asks for it leaves the owner in place with a finalizer: `orphan` until
-//! its dependents have been disowned, `foregroundDeletion` until those that block it are gone.
+//! its dependents have been disowned, `foregroundDeletion` until those that block it are gone. What
+//! another owner keeps is not waited for: it is disowned.
 //!
 //! # Guarantees
 //!
