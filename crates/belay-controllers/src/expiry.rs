@@ -238,9 +238,15 @@ async fn judge<K: Expires>(
 ) -> Option<(Key, Facts)> {
     let client = &controllers.client;
     let api: Api<Lenient<K>> = Api::namespaced(client.clone(), &key.namespace);
-    let object = match objects::find(&api, &key.name).await {
-        Ok(Some(object)) if record::key(&object) == key => object,
-        Ok(_) => return None,
+    let found = api.get_opt(&key.name).await;
+    let object = match found.map(|found| found.map(Lenient::read)) {
+        Ok(Some(Ok(object))) if record::key(&object) == key => object,
+        Ok(Some(Ok(_)) | None) => return None,
+        Ok(Some(Err(unreadable))) => {
+            // When it can be read again the watch tells.
+            warn!("{} {unreadable}; it is passed over", K::PLURAL);
+            return None;
+        }
         Err(error) => {
             warn!(namespace = key.namespace, name = key.name, %error, "cannot be read; trying again");
             // Unclaimed facts of long ago: it is due again at once, and read again then.

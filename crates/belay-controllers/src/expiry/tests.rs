@@ -181,6 +181,41 @@ async fn what_asked_to_be_collected_is_deleted_as_it_was_read() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_that_cannot_be_read_any_more_is_left_to_whoever_writes_it() {
+    let spec = json!({"deadlineSeconds": 60});
+    let (client, _seen) = server(Script {
+        object: object(100, &spec, &json!({"state": "New"})),
+        claim_meanwhile: None,
+    });
+    let reads = Arc::new(Mutex::new(0));
+    let counted = Arc::clone(&reads);
+    // What the list showed has been written since.
+    let changed = tower::service_fn(move |request: Request<Body>| {
+        let (client, reads) = (client.clone(), Arc::clone(&counted));
+        async move {
+            if !request.uri().path().ends_with("/pn") {
+                return client.send(request).await;
+            }
+            *reads.lock().unwrap() += 1;
+            let wide = json!({"deadlineSeconds": 3_000_000_000_u64});
+            let wide = object(100, &wide, &json!({"state": "New"}));
+            Ok(reply(StatusCode::OK, &wide))
+        }
+    });
+    let stop = CancellationToken::new();
+    let controllers = Controllers::new(Client::new(changed, "default"));
+    let task = tokio::spawn(run::<PodNotification>(
+        controllers,
+        Clock::default(),
+        stop.clone(),
+    ));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    stop.cancel();
+    task.await.unwrap();
+    assert_eq!(*reads.lock().unwrap(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn deadlines_count_by_the_servers_clock() {
     // By this machine's clock both are long over; by the server's, one is not.
     for (age, expires) in [(85, false), (100, true)] {
