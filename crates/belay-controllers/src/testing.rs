@@ -16,6 +16,11 @@ use tokio_util::sync::CancellationToken;
 pub(crate) trait Server: Default + Send + 'static {
     fn answer(&mut self, method: &Method, path: &str, query: &str, body: Value) -> Response<Body>;
 
+    /// How the start of a watch is answered; as if the watch had ended soon if by nothing.
+    fn watch(&mut self, _path: &str) -> Option<Response<Body>> {
+        None
+    }
+
     /// What was asked, to be shown where a test waits in vain.
     fn log(&self) -> &[String];
 }
@@ -77,8 +82,12 @@ where
             if query.contains("watch=true") {
                 // A watch that the server ends soon, so that everything is listed again.
                 tokio::time::sleep(Duration::from_millis(50)).await;
+                let answer = script.lock().unwrap().watch(parts.uri.path());
+                if let Some(answer) = answer {
+                    return Ok::<_, std::io::Error>(answer);
+                }
                 let expired = json!({"type": "ERROR", "object": status(410, "Expired")});
-                return Ok::<_, std::io::Error>(reply(200, &expired));
+                return Ok(reply(200, &expired));
             }
             let bytes = body.collect().await.unwrap().to_bytes();
             let body = serde_json::from_slice(&bytes).unwrap_or_default();
