@@ -43,6 +43,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use crate::clock::Clock;
 use crate::{Controllers, event, objects, watching};
 
 /// What nobody has resolved.
@@ -51,12 +52,15 @@ const UNRESOLVED: &str = "status.state=New,status.nodeName=";
 const CONCURRENT: usize = 32;
 /// Pauses between tries.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// Where the server refuses, or what it has cannot be read: that passes when somebody does something.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// Where it does not answer, or cannot: that passes, and then nobody is to wait for long.
+const LONGEST_OUTAGE: Duration = Duration::from_secs(5);
 /// How many Notifications it is remembered of when they were asked for.
 const REMEMBERED: usize = 1024;
 
 /// Runs until `shutdown`.
-pub async fn run(controllers: Controllers, shutdown: CancellationToken) {
+pub(crate) async fn run(controllers: Controllers, clock: Clock, shutdown: CancellationToken) {
     let config = watcher::Config::default().fields(UNRESOLVED);
     let mut events = watching::watch_all::<PodNotification>(&controllers.client, config);
     let mut told = watching::Told::default();
@@ -67,7 +71,7 @@ pub async fn run(controllers: Controllers, shutdown: CancellationToken) {
         while running.len() < CONCURRENT
             && let Some(turn) = queue.next(Instant::now())
         {
-            running.push(settle(&controllers, &owners, turn));
+            running.push(settle(&controllers, &clock, &owners, turn));
         }
         let next = queue.next_timer();
         let timer = async {
@@ -303,7 +307,12 @@ fn orphaned(now: Timestamp) -> Settled {
 }
 
 /// Tries once to settle a notification.
-async fn settle(controllers: &Controllers, owners: &Owners, mut turn: Turn) -> Settling {
+async fn settle(
+    controllers: &Controllers,
+    clock: &Clock,
+    owners: &Owners,
+    mut turn: Turn,
+) -> Settling {
     let uid = turn.object.uid().unwrap_or_default();
     let namespace = turn.object.namespace().unwrap_or_default();
     let name = turn.object.name_any();
@@ -322,7 +331,7 @@ async fn settle(controllers: &Controllers, owners: &Owners, mut turn: Turn) -> S
         },
     };
     let result = match result {
-        Ok(()) => write(controllers, owners, &api, &turn.object, turn.seen).await,
+        Ok(()) => write(controllers, clock, owners, &api, &turn.object, turn.seen).await,
         Err(error) => Err(error),
     };
     let pause = turn.pause.unwrap_or(FIRST_PAUSE);
@@ -336,21 +345,31 @@ async fn settle(controllers: &Controllers, owners: &Owners, mut turn: Turn) -> S
         }
         Err(error) => {
             warn!(namespace, name, %error, "cannot be assigned; trying again");
-            turn.pause = Some((pause * 2).min(LONGEST_PAUSE));
-            Settling::Later(turn, pause)
+            let longest = longest_pause(&error);
+            turn.pause = Some((pause * 2).min(longest));
+            Settling::Later(turn, pause.min(longest))
         }
+    }
+}
+
+fn longest_pause(error: &kube::Error) -> Duration {
+    match error {
+        kube::Error::Api(status) if (400..500).contains(&status.code) => LONGEST_PAUSE,
+        kube::Error::SerdeError(_) => LONGEST_PAUSE,
+        _ => LONGEST_OUTAGE,
     }
 }
 
 async fn write(
     controllers: &Controllers,
+    clock: &Clock,
     owners: &Owners,
     api: &Api<Lenient<PodNotification>>,
     object: &PodNotification,
     seen: Instant,
 ) -> kube::Result<()> {
     let namespace = object.namespace().unwrap_or_default();
-    let now = Timestamp::now();
+    let now = clock.latest();
     let settled = if owners.alive(controllers, object, seen).await? {
         let pods = Api::namespaced(controllers.client.clone(), &namespace);
         let pod: Option<Pod> = objects::find(&pods, &object.spec.pod_name).await?;
@@ -365,7 +384,7 @@ async fn write(
     info!(namespace, name, outcome = settled.outcome, "resolved");
     controllers.metrics.assigned(settled.outcome);
     if let Some((reason, message)) = settled.warning {
-        let event = event::about(&written, reason, "Assigning", message, now);
+        let event = event::about(&written, reason, "Assigning", message, Timestamp::now());
         event::tell(&controllers.client, &event).await;
     }
     Ok(())

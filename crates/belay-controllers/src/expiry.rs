@@ -238,9 +238,15 @@ async fn judge<K: Expires>(
 ) -> Option<(Key, Facts)> {
     let client = &controllers.client;
     let api: Api<Lenient<K>> = Api::namespaced(client.clone(), &key.namespace);
-    let object = match objects::find(&api, &key.name).await {
-        Ok(Some(object)) if record::key(&object) == key => object,
-        Ok(_) => return None,
+    let found = api.get_opt(&key.name).await;
+    let object = match found.map(|found| found.map(Lenient::read)) {
+        Ok(Some(Ok(object))) if record::key(&object) == key => object,
+        Ok(Some(Ok(_)) | None) => return None,
+        Ok(Some(Err(unreadable))) => {
+            // When it can be read again the watch tells.
+            warn!("{} {unreadable}; it is passed over", K::PLURAL);
+            return None;
+        }
         Err(error) => {
             warn!(namespace = key.namespace, name = key.name, %error, "cannot be read; trying again");
             // Unclaimed facts of long ago: it is due again at once, and read again then.
@@ -253,7 +259,9 @@ async fn judge<K: Expires>(
         Verdict::Leave => return None,
         Verdict::LookAgain { .. } => return Some((key, facts)),
         Verdict::Collect => collect(&api, &object).await,
-        Verdict::Expire | Verdict::Interrupt { .. } => end(client, &api, &object, &verdict).await,
+        Verdict::Expire | Verdict::Interrupt { .. } => {
+            end(client, clock, &api, &object, &verdict).await
+        }
     };
     let (namespace, name) = (&key.namespace, &key.name);
     match written {
@@ -284,17 +292,18 @@ async fn collect<K: Expires>(api: &Api<Lenient<K>>, object: &K) -> kube::Result<
 
 async fn end<K: Expires>(
     client: &Client,
+    clock: &Clock,
     api: &Api<Lenient<K>>,
     object: &K,
     verdict: &Verdict,
 ) -> kube::Result<()> {
-    let now = jiff::Timestamp::now();
-    let Some(ended) = object.ended(verdict, now) else {
+    // By the clock that tells later when it has been kept long enough.
+    let Some(ended) = object.ended(verdict, clock.latest()) else {
         return Ok(());
     };
     // The resource version of the read is in the metadata: a claim in between is a conflict.
     let written = objects::replace_status(api, &ended).await?;
-    if let Some(event) = written.warning(now) {
+    if let Some(event) = written.warning(jiff::Timestamp::now()) {
         event::tell(client, &event).await;
     }
     Ok(())

@@ -21,11 +21,14 @@
 //! # Guarantees
 //!
 //! - Nothing is run before the start is on the server, and nothing is run that is not in it.
-//! - A hook ends: where nothing can be run that is said at once, and whatever no executor ends
-//!   [`crate::expiry`] does.
+//! - A hook ends: where nothing can be run that is said at once, what cannot be started in the hook's
+//!   time has expired, also where the server does not say what there is, and whatever no executor
+//!   ends [`crate::expiry`] does.
 //! - A controller that is started anew goes on with what the status says and the PodActions tell, and
 //!   makes those that were never made. What somebody deleted meanwhile is not made again.
 //! - A PodAction that is gone has nothing that runs.
+//! - A pod that is selected and cannot be read is not passed over: the hook waits until it can be, and
+//!   expires.
 //! - A finished hook is deleted after its time to live, and what belongs to it with it. One that is
 //!   not finished is never deleted.
 //!
@@ -155,11 +158,12 @@ fn key(object: &ExecutionHook) -> Key {
 impl Session {
     fn new(controllers: &Controllers, clock: Clock) -> Self {
         Session {
-            clock,
+            clock: clock.clone(),
             ttl: controllers.hook_ttl,
             shop: Shop {
                 client: controllers.client.clone(),
                 metrics: Arc::clone(&controllers.metrics),
+                clock,
                 slots: Arc::new(Semaphore::new(CONCURRENT)),
             },
             running: HashMap::new(),

@@ -22,6 +22,9 @@
 //! **Invariant:** nothing is expired early. A late verdict costs a moment; an early one would
 //! contradict an agent that still may start.
 //!
+//! **Invariant:** times in a status, as deadlines and times to live, are the server's, whatever clock
+//! the machine has that a loop runs on.
+//!
 //! **Invariant:** finished notifications cost nothing: nothing is kept of them, and no loop looks at
 //! them again.
 
@@ -97,7 +100,11 @@ impl Controllers {
                 clock.clone(),
                 shutdown.clone()
             )),
-            Box::pin(assignment::run(this.clone(), shutdown.clone())),
+            Box::pin(assignment::run(
+                this.clone(),
+                clock.clone(),
+                shutdown.clone()
+            )),
             Box::pin(fanout::run(this.clone(), clock.clone(), shutdown.clone())),
             Box::pin(this.hooks(clock, shutdown)),
         );

@@ -70,6 +70,38 @@ pub(crate) async fn pages<K>(
 where
     K: Clone + Debug + DeserializeOwned,
 {
+    let readable = |item: Lenient<K>| {
+        match item.read() {
+            Ok(object) => take(object),
+            Err(unreadable) => warn!("{unreadable}; it is passed over"),
+        }
+        Ok(())
+    };
+    items(api, first, readable).await
+}
+
+/// Everything that the list selects, page by page, or an error where some of it cannot be read.
+pub(crate) async fn all<K>(api: &Api<Lenient<K>>, first: &ListParams) -> kube::Result<Vec<K>>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    let mut all = Vec::new();
+    let take = |item: Lenient<K>| {
+        all.push(item.read()?);
+        Ok(())
+    };
+    items(api, first, take).await?;
+    Ok(all)
+}
+
+async fn items<K>(
+    api: &Api<Lenient<K>>,
+    first: &ListParams,
+    mut take: impl FnMut(Lenient<K>) -> kube::Result<()>,
+) -> kube::Result<()>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
     let next = ListParams {
         version_match: None,
         resource_version: None,
@@ -79,10 +111,7 @@ where
     loop {
         let list = api.list(&page).await?;
         for item in list.items {
-            match item.read() {
-                Ok(object) => take(object),
-                Err(unreadable) => warn!("{unreadable}; it is passed over"),
-            }
+            take(item)?;
         }
         match list.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => page = next.clone().continue_token(&token),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
+use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
@@ -14,6 +15,11 @@ use tokio_util::sync::CancellationToken;
 /// What a test makes of requests.
 pub(crate) trait Server: Default + Send + 'static {
     fn answer(&mut self, method: &Method, path: &str, query: &str, body: Value) -> Response<Body>;
+
+    /// How the start of a watch is answered; as if the watch had ended soon if by nothing.
+    fn watch(&mut self, _path: &str) -> Option<Response<Body>> {
+        None
+    }
 
     /// What was asked, to be shown where a test waits in vain.
     fn log(&self) -> &[String];
@@ -40,6 +46,21 @@ pub(crate) fn list(items: &[Value]) -> Value {
         "metadata": {"resourceVersion": "1"}})
 }
 
+/// The server as a client sees it whose clock is so much behind the server's.
+pub(crate) fn dated(client: Client, ahead: SignedDuration) -> Client {
+    let dated = tower::service_fn(move |request: Request<Body>| {
+        let client = client.clone();
+        async move {
+            let mut answer = client.send(request).await?;
+            let date = Timestamp::now() + ahead;
+            let date = date.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
+            answer.headers_mut().insert("date", date.parse().unwrap());
+            Ok::<_, kube::Error>(answer)
+        }
+    });
+    Client::new(dated, "ns")
+}
+
 /// Runs a loop against the server until something holds of it, which may be changed on the way.
 /// Watches tell nothing but that they have ended: what the loop knows, it knows from lists and
 /// answers.
@@ -61,8 +82,12 @@ where
             if query.contains("watch=true") {
                 // A watch that the server ends soon, so that everything is listed again.
                 tokio::time::sleep(Duration::from_millis(50)).await;
+                let answer = script.lock().unwrap().watch(parts.uri.path());
+                if let Some(answer) = answer {
+                    return Ok::<_, std::io::Error>(answer);
+                }
                 let expired = json!({"type": "ERROR", "object": status(410, "Expired")});
-                return Ok::<_, std::io::Error>(reply(200, &expired));
+                return Ok(reply(200, &expired));
             }
             let bytes = body.collect().await.unwrap().to_bytes();
             let body = serde_json::from_slice(&bytes).unwrap_or_default();

@@ -3,11 +3,14 @@
 use std::collections::HashSet;
 use std::fmt::Debug;
 use std::future::ready;
+use std::time::Duration;
 
 use belay_api::lenient::{Lenient, read_event};
-use futures::stream::{BoxStream, StreamExt as _};
+use futures::future::FutureExt as _;
+use futures::stream::{BoxStream, Stream, StreamExt as _};
 use kube::api::Api;
 use kube::runtime::WatchStreamExt as _;
+use kube::runtime::utils::Backoff as _;
 use kube::runtime::watcher::{self, Error, Event, watcher};
 use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
@@ -36,7 +39,7 @@ where
 {
     let url = api.resource_url().to_owned();
     let mut told = HashSet::new();
-    watcher(api, config)
+    listing_anew(api, config)
         .backoff(Reconnect::default())
         .filter_map(move |event| {
             ready(match event.map(read_event) {
@@ -55,6 +58,48 @@ where
             })
         })
         .boxed()
+}
+
+/// As [`watcher`], but lists anew where the server answers to the start of a watch that it has
+/// forgotten the version. A `watcher` by itself would ask for that version for ever.
+fn listing_anew<K>(
+    api: Api<K>,
+    config: watcher::Config,
+) -> impl Stream<Item = watcher::Result<Event<K>>> + Send
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    let begin = move |pause| {
+        let watcher = watcher(api.clone(), config.clone());
+        async move {
+            tokio::time::sleep(pause).await;
+            watcher
+        }
+        .flatten_stream()
+        .boxed()
+    };
+    let begun = begin(Duration::ZERO);
+    // Of its own, because a list that succeeds is no sign that the watch will.
+    let pauses = Reconnect::default();
+    futures::stream::unfold(
+        (begun, pauses, begin),
+        |(mut events, mut pauses, begin)| async move {
+            let event = events.next().await?;
+            match &event {
+                Ok(Event::Apply(_) | Event::Delete(_)) => pauses.reset(),
+                Ok(Event::Init | Event::InitApply(_) | Event::InitDone) => {}
+                Err(error) if has_forgotten(error) => {
+                    events = begin(pauses.next().unwrap_or_default());
+                }
+                Err(_) => {}
+            }
+            Some((event, (events, pauses, begin)))
+        },
+    )
+}
+
+fn has_forgotten(error: &Error) -> bool {
+    matches!(error, Error::WatchStartFailed(kube::Error::Api(status)) if status.code == 410)
 }
 
 /// The next event of a watch, if there is one to wait for.

@@ -4,7 +4,8 @@
 //!
 //! All kinds that discovery lists are watched, metadata only. An object whose owners are all gone is
 //! deleted. A deletion that asks for it leaves the owner in place with a finalizer: `orphan` until
-//! its dependents have been disowned, `foregroundDeletion` until those that block it are gone.
+//! its dependents have been disowned, `foregroundDeletion` until those that block it are gone. What
+//! another owner keeps is not waited for: it is disowned.
 //!
 //! # Guarantees
 //!
@@ -51,6 +52,33 @@ type Events = SelectAll<BoxStream<'static, (usize, watcher::Result<Event<Object>
 struct Kind {
     resource: ApiResource,
     namespaced: bool,
+}
+
+/// Tasks that failed, to be tried again.
+#[derive(Debug, Default)]
+struct Retries {
+    tasks: Vec<Task>,
+    /// Counts from the first of them: those that fail later must not put it off.
+    at: Option<Instant>,
+}
+
+impl Retries {
+    fn add(&mut self, failed: Vec<Task>) {
+        if !failed.is_empty() {
+            self.at.get_or_insert_with(|| Instant::now() + RETRY);
+            self.tasks.extend(failed);
+        }
+    }
+
+    /// Waits until it is time, and takes them. Nothing is lost by who stops waiting.
+    async fn due(&mut self) -> Vec<Task> {
+        match self.at {
+            Some(at) => sleep_until(at).await,
+            None => std::future::pending().await,
+        }
+        self.at = None;
+        std::mem::take(&mut self.tasks)
+    }
 }
 
 /// Collects until `shutdown`.
@@ -105,16 +133,15 @@ impl Collector {
         let mut events: Events = self.watch();
         let mut graph = Graph::default();
         let mut unlisted: BTreeSet<usize> = (0..self.kinds.len()).collect();
-        let mut retry: Vec<Task> = Vec::new();
-        let mut retry_at = Instant::now();
+        let mut retries = Retries::default();
         loop {
             tokio::select! {
                 Some((kind, event)) = events.next() => {
                     self.event(&mut graph, &mut unlisted, kind, event);
                 }
-                () = sleep_until(retry_at), if !retry.is_empty() => {
-                    for task in retry.drain(..) {
-                        graph.again(&task);
+                tasks = retries.due() => {
+                    for task in &tasks {
+                        graph.again(task);
                     }
                 }
             }
@@ -125,11 +152,7 @@ impl Collector {
             if !unlisted.is_empty() {
                 continue;
             }
-            let failed = self.collect(&mut graph).await;
-            if !failed.is_empty() {
-                retry_at = Instant::now() + RETRY;
-                retry.extend(failed);
-            }
+            retries.add(self.collect(&mut graph).await);
         }
     }
 
@@ -345,6 +368,31 @@ fn gone_is_fine(result: kube::Result<()>) -> kube::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_fails_again_and_again_does_not_put_off_the_retries_of_the_others() {
+        let started = Instant::now();
+        let task = |uid: &str| Task::Find {
+            uid: uid.into(),
+            place: Place {
+                kind: 0,
+                namespace: None,
+                name: uid.into(),
+            },
+        };
+        let mut retries = Retries::default();
+        retries.add(vec![task("first")]);
+        let due = loop {
+            tokio::select! {
+                due = retries.due() => break due,
+                () = tokio::time::sleep(RETRY / 3) => {}
+            }
+            assert!(started.elapsed() < RETRY * 2, "never tried again");
+            retries.add(vec![task("other")]);
+        };
+        assert_eq!(due[0], task("first"));
+        assert!(due.len() > 1);
+    }
 
     #[tokio::test]
     async fn where_the_owner_of_a_thing_in_no_namespace_would_be_nobody_knows() {

@@ -220,7 +220,7 @@ async fn settle_at_last(controllers: &Controllers, owners: &Owners, object: PodN
         pause: None,
     };
     loop {
-        match settle(controllers, owners, turn).await {
+        match settle(controllers, &Clock::default(), owners, turn).await {
             Settling::Done(uid) => return assert_eq!(uid, "u"),
             Settling::Later(again, pause) => {
                 tokio::time::sleep(pause).await;
@@ -238,7 +238,11 @@ async fn a_new_one_gets_its_node_and_pod_in_a_write_conditional_on_what_was_seen
         ..Script::default()
     });
     let stop = CancellationToken::new();
-    let task = tokio::spawn(run(Controllers::new(client), stop.clone()));
+    let task = tokio::spawn(run(
+        Controllers::new(client),
+        Clock::default(),
+        stop.clone(),
+    ));
     let (path, body) = seen.recv().await.unwrap();
     assert!(path.ends_with("/ns/podnotifications/pn/status"), "{path}");
     assert_eq!(body["metadata"]["resourceVersion"], "7");
@@ -260,7 +264,7 @@ async fn a_missing_pod_ends_it_with_a_warning() {
     let stop = CancellationToken::new();
     let controllers = Controllers::new(client);
     let metrics = Arc::clone(&controllers.metrics);
-    let task = tokio::spawn(run(controllers, stop.clone()));
+    let task = tokio::spawn(run(controllers, Clock::default(), stop.clone()));
     let (_, body) = seen.recv().await.unwrap();
     assert_eq!(body["status"]["state"], "Failed");
     assert_eq!(body["status"]["error"]["type"], "PodNotFound");
@@ -272,6 +276,25 @@ async fn a_missing_pod_ends_it_with_a_warning() {
             .text()
             .contains("belay_assignments_total{outcome=\"PodNotFound\"} 1")
     );
+    stop.cancel();
+    task.await.unwrap();
+}
+
+#[tokio::test]
+async fn an_end_is_written_in_the_servers_time() {
+    let (client, mut seen) = server(Script {
+        object: wire(&json!({"state": "New"}), "7"),
+        ..Script::default()
+    });
+    let stop = CancellationToken::new();
+    let clock = Clock::default();
+    let client = clock.bind(testing::dated(client, jiff::SignedDuration::from_secs(30)));
+    let task = tokio::spawn(run(Controllers::new(client), clock, stop.clone()));
+    let (_, body) = seen.recv().await.unwrap();
+    let end = body["status"]["completeTime"].as_str().unwrap();
+    let end: Timestamp = end.parse().unwrap();
+    let ahead = end.duration_since(Timestamp::now()).as_secs();
+    assert!((20..40).contains(&ahead), "{end}");
     stop.cancel();
     task.await.unwrap();
 }
@@ -377,6 +400,8 @@ async fn one_question_for_a_notification_is_good_for_the_children_seen_before_it
 #[derive(Default)]
 struct Refusing {
     objects: Vec<Value>,
+    /// Until when it can write nothing at all.
+    broken_until: Option<Instant>,
     assigned: Vec<String>,
     refused: Vec<String>,
 }
@@ -386,6 +411,13 @@ impl Server for Refusing {
         if method == Method::PUT {
             let name = body["metadata"]["name"].as_str().unwrap().to_owned();
             if path.contains("/bad/") {
+                self.refused.push(name);
+                return testing::failure(403, "Forbidden");
+            }
+            if self
+                .broken_until
+                .is_some_and(|until| Instant::now() < until)
+            {
                 self.refused.push(name);
                 return testing::failure(500, "InternalError");
             }
@@ -410,25 +442,41 @@ impl Server for Refusing {
     }
 }
 
+fn in_namespace(namespace: &str, name: &str) -> Value {
+    let mut object = wire(&json!({"state": "New"}), "7");
+    object["metadata"]["namespace"] = json!(namespace);
+    object["metadata"]["uid"] = json!(format!("u-{name}"));
+    object["metadata"]["name"] = json!(name);
+    object
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_the_server_works_again_nobody_waits_for_long() {
+    let started = Instant::now();
+    let server = Refusing {
+        objects: vec![in_namespace("good", "good")],
+        broken_until: Some(started + Duration::from_secs(26)),
+        ..Refusing::default()
+    };
+    let run = |client, stop| run(Controllers::new(client), Clock::default(), stop);
+    let done = drive(run, server, |server| !server.assigned.is_empty()).await;
+    let took = started.elapsed();
+    assert!(took < Duration::from_secs(32), "{took:?}");
+    assert!(done.refused.len() < 20, "{}", done.refused.len());
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_can_never_be_written_does_not_hold_up_the_others() {
-    let in_namespace = |namespace: &str, name: String| {
-        let mut object = wire(&json!({"state": "New"}), "7");
-        object["metadata"]["namespace"] = json!(namespace);
-        object["metadata"]["uid"] = json!(format!("u-{name}"));
-        object["metadata"]["name"] = json!(name);
-        object
-    };
     let mut objects: Vec<Value> = (0..CONCURRENT + 8)
-        .map(|n| in_namespace("bad", format!("bad-{n}")))
+        .map(|n| in_namespace("bad", &format!("bad-{n}")))
         .collect();
-    objects.push(in_namespace("good", "good".to_owned()));
+    objects.push(in_namespace("good", "good"));
     let started = Instant::now();
     let server = Refusing {
         objects,
         ..Refusing::default()
     };
-    let run = |client, stop| run(Controllers::new(client), stop);
+    let run = |client, stop| run(Controllers::new(client), Clock::default(), stop);
     let done = drive(run, server, |server| !server.assigned.is_empty()).await;
     assert_eq!(done.assigned, ["good"]);
     assert!(started.elapsed() < Duration::from_secs(5));

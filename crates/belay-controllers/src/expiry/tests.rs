@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::*;
+use crate::testing::dated;
 
 /// The one object the server holds, what the next write meets, and what was seen.
 struct Script {
@@ -180,6 +181,41 @@ async fn what_asked_to_be_collected_is_deleted_as_it_was_read() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_that_cannot_be_read_any_more_is_left_to_whoever_writes_it() {
+    let spec = json!({"deadlineSeconds": 60});
+    let (client, _seen) = server(Script {
+        object: object(100, &spec, &json!({"state": "New"})),
+        claim_meanwhile: None,
+    });
+    let reads = Arc::new(Mutex::new(0));
+    let counted = Arc::clone(&reads);
+    // What the list showed has been written since.
+    let changed = tower::service_fn(move |request: Request<Body>| {
+        let (client, reads) = (client.clone(), Arc::clone(&counted));
+        async move {
+            if !request.uri().path().ends_with("/pn") {
+                return client.send(request).await;
+            }
+            *reads.lock().unwrap() += 1;
+            let wide = json!({"deadlineSeconds": 3_000_000_000_u64});
+            let wide = object(100, &wide, &json!({"state": "New"}));
+            Ok(reply(StatusCode::OK, &wide))
+        }
+    });
+    let stop = CancellationToken::new();
+    let controllers = Controllers::new(Client::new(changed, "default"));
+    let task = tokio::spawn(run::<PodNotification>(
+        controllers,
+        Clock::default(),
+        stop.clone(),
+    ));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    stop.cancel();
+    task.await.unwrap();
+    assert_eq!(*reads.lock().unwrap(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn deadlines_count_by_the_servers_clock() {
     // By this machine's clock both are long over; by the server's, one is not.
     for (age, expires) in [(85, false), (100, true)] {
@@ -191,23 +227,22 @@ async fn deadlines_count_by_the_servers_clock() {
             ),
             claim_meanwhile: None,
         });
-        let behind = tower::service_fn(move |request: Request<Body>| {
-            let client = client.clone();
-            async move {
-                let mut answer = client.send(request).await?;
-                let date = Timestamp::now() - jiff::SignedDuration::from_secs(30);
-                let date = date.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
-                answer.headers_mut().insert("date", date.parse().unwrap());
-                Ok::<_, kube::Error>(answer)
-            }
-        });
+        let behind = dated(client, jiff::SignedDuration::from_secs(-30));
         let stop = CancellationToken::new();
         let clock = Clock::default();
-        let controllers = Controllers::new(clock.bind(Client::new(behind, "default")));
+        let controllers = Controllers::new(clock.bind(behind));
         let task = tokio::spawn(run::<PodNotification>(controllers, clock, stop.clone()));
         // Of the paused clock: what is over is written long before it ends.
         let written = tokio::time::timeout(Duration::from_secs(30), seen.recv()).await;
         assert_eq!(written.is_ok(), expires, "{age}: {written:?}");
+        if let Ok(Some((_, _, body))) = written {
+            let end = body["status"]["completeTime"].as_str().unwrap();
+            let end: Timestamp = end.parse().unwrap();
+            assert!(
+                end < Timestamp::now() - jiff::SignedDuration::from_secs(20),
+                "the server's time, too: {end}"
+            );
+        }
         stop.cancel();
         task.await.unwrap();
     }

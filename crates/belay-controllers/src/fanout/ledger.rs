@@ -26,7 +26,7 @@ use super::record;
 use super::work::{Creation, RETRY, Writing};
 use crate::clock::Clock;
 use crate::expiry::tracker::Key;
-use entry::{Active, Entry};
+use entry::{Active, Entry, Why};
 
 /// How long after a write of a status the next one waits.
 const BETWEEN_WRITES: Duration = Duration::from_secs(1);
@@ -145,7 +145,7 @@ impl Ledger {
                 continue;
             };
             active.queued = false;
-            if active.held_off.is_some_and(|until| until > now) {
+            if active.is_held_off(now) {
                 continue;
             }
             if active.check_time(self.clock.latest(), now).is_none()
@@ -198,32 +198,29 @@ impl Ledger {
         let Some(Entry::Active(active)) = self.entries.get_mut(uid) else {
             return;
         };
-        let unanswered = matches!(creation, Creation::Unanswered(_));
+        let answered = !matches!(creation, Creation::Unanswered(_));
         match creation {
             Creation::There(outcome) => {
                 active.accepted();
                 active.fanout.created(target, outcome);
-                let namespace = active.object.namespace().unwrap_or_default();
-                if !self.pods.may_exist(&namespace, &target.uid) {
-                    active.fanout.pod_gone(target);
-                }
             }
-            Creation::Refused(why) | Creation::Unanswered(why) => {
+            Creation::Refused(said) | Creation::Unanswered(said) => {
                 active.fanout.not_created(target);
                 warn!(
                     uid,
                     pod = target.name,
-                    why,
+                    why = said,
                     "cannot be notified; trying again"
                 );
                 // Others may have better luck with a server that answers: they need not wait.
-                let waits = unanswered || active.fanout.only_put_off();
-                if waits && active.held_off.is_none_or(|until| until <= now) {
-                    let until = now + active.refused();
+                let why = match answered {
+                    false => Some(Why::Unanswered),
+                    true => active.fanout.only_put_off().then_some(Why::AllRefused),
+                };
+                if let Some(until) = why.and_then(|why| active.hold_off(why, now)) {
                     self.timers.insert((until, uid.to_owned()));
-                    active.held_off = Some(until);
                     self.ops
-                        .push_back(Op::Tell(not_notified(&active.object, target, &why)));
+                        .push_back(Op::Tell(not_notified(&active.object, target, &said)));
                 }
             }
             Creation::Taken(child) => {
@@ -238,6 +235,11 @@ impl Ledger {
                 self.ops
                     .push_back(Op::Tell(not_notified(&active.object, target, &why)));
             }
+        }
+        // A pod that went meanwhile was told of when there was nothing yet that it left behind.
+        let namespace = active.object.namespace().unwrap_or_default();
+        if !self.pods.may_exist(&namespace, &target.uid) {
+            active.fanout.pod_gone(target);
         }
         active.dirty = true;
         self.pump(uid, now);
@@ -318,7 +320,7 @@ impl Ledger {
             object.status = Some(active.written.clone());
             self.ops.push_back(Op::Tell(ending(&object)));
             let created = object.creation_timestamp().map(|time| time.0);
-            let took = created.map(|created| Timestamp::now().duration_since(created));
+            let took = created.map(|created| self.clock.latest().duration_since(created));
             self.ended.push(Ended {
                 state: object.state(),
                 took: took
@@ -465,7 +467,7 @@ impl Ledger {
             return;
         }
         active.dirty = false;
-        if let Some((object, status)) = active.write() {
+        if let Some((object, status)) = active.write(self.clock.latest()) {
             self.ops.push_back(Op::Write(object, status));
         }
     }

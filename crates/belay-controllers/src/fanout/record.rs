@@ -217,8 +217,11 @@ pub(super) fn status(
         } else {
             State::Failed
         };
-        status.complete_time =
-            (object.spec.policy == PodSelectionPolicy::PreExistingPods).then_some(now);
+        // The estimate of the server's clock may have become better, and so earlier, since the start.
+        status.complete_time = match object.spec.policy {
+            PodSelectionPolicy::PreExistingPods => status.start_time.clone().max(Some(now)),
+            PodSelectionPolicy::AllPods => None,
+        };
     }
     status
 }

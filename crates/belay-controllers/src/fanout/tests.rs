@@ -8,7 +8,7 @@ use kube::client::Body;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::testing::{Server, drive, failure, for_a_while, list, reply};
+use crate::testing::{Server, dated, drive, failure, for_a_while, list, reply};
 
 const CHILDREN: &str = "/apis/apps.k8s.io/v1alpha1/namespaces/ns/podnotifications";
 const OWN: &str = "/apis/apps.k8s.io/v1alpha1/namespaces/ns/notifications/n";
@@ -75,6 +75,10 @@ impl Server for Script {
             assert_eq!(body["metadata"]["finalizers"], json!([]));
             let child = self.children.remove(name);
             return child.map_or_else(|| failure(404, "NotFound"), |child| reply(200, &child));
+        }
+        if method == Method::DELETE {
+            let name = path.rsplit('/').next().unwrap_or_default();
+            self.log.push(format!("delete {name}"));
         }
         if path.ends_with("/events") {
             let text = |field: &str| body[field].as_str().unwrap_or_default().to_owned();
@@ -181,6 +185,16 @@ async fn run_to_the_end(script: Script) -> Script {
 /// Runs the driver until something holds of the server.
 async fn run_until(script: Script, until: impl FnMut(&mut Script) -> bool) -> Script {
     let run = |client, stop| run(Controllers::new(client), Clock::default(), stop);
+    drive(run, script, until).await
+}
+
+/// Runs the driver against a server whose clock is half a minute ahead of this machine's.
+async fn run_behind(script: Script, until: impl FnMut(&mut Script) -> bool) -> Script {
+    let run = |client, stop| {
+        let clock = Clock::default();
+        let client = dated(client, jiff::SignedDuration::from_secs(30));
+        run(Controllers::new(clock.bind(client)), clock, stop)
+    };
     drive(run, script, until).await
 }
 
@@ -407,6 +421,126 @@ async fn a_child_that_is_claimed_before_it_is_let_go_stays() {
     let done = run_until(script, for_a_while()).await;
     assert_eq!(done.claimed_when_read, None, "it was about to be let go");
     assert!(done.children.contains_key(&name), "{:?}", done.log);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_is_kept_for_its_time_by_the_clock_that_its_end_is_written_by() {
+    let script = script(&json!({"ttlSecondsAfterFinished": 10}));
+    let mut over = None;
+    let done = run_behind(script, |script| {
+        if over.is_none() && script.notification["status"]["completeTime"].is_string() {
+            over = Some(Instant::now());
+        }
+        over.is_some_and(|over| over.elapsed() > Duration::from_secs(9))
+    })
+    .await;
+    assert!(!done.log.contains(&"delete n".to_owned()), "{:?}", done.log);
+}
+
+/// A ledger with a Notification that has begun, and with no children yet.
+fn begun(object: &Value, now: Instant) -> Ledger {
+    let mut ledger = Ledger::default();
+    ledger.notification_listed(serde_json::from_value(object.clone()).unwrap(), now);
+    ledger.notifications_listed();
+    ledger
+}
+
+#[test]
+fn who_waits_for_the_last_ones_after_its_time_does_not_look_again_and_again() {
+    let now = Instant::now();
+    let mut object = of_age(61, &json!({"deadlineSeconds": 60, "parallelism": 1})).notification;
+    object["status"] = json!({"state": "New", "startTime": "2026-01-01T00:00:11Z",
+        "targetCount": 3, "pending": ["b/u-b", "c/u-c"]});
+    let mut ledger = begun(&object, now);
+    let own = belay_core::fanout::child_name("n", "u", "u-a");
+    let (_, mut running) = forged(&own, "work");
+    running["status"] = json!({"state": "New", "executor": "node"});
+    ledger.child_listed(&serde_json::from_value(running).unwrap(), now);
+    ledger.children_listed(now);
+    // When its status may be written, and long after.
+    for seconds in [2, 2, 2, 600, 600] {
+        let now = now + Duration::from_secs(seconds);
+        ledger.wake(now);
+        assert!(ledger.next_child(now).is_none());
+    }
+    let now = now + Duration::from_secs(600);
+    let timer = ledger.next_timer();
+    assert!(timer.is_none_or(|at| at > now), "{timer:?} at {now:?}");
+    assert!(
+        matches!(ledger.next_op(), Some(Op::Write(_, status)) if status.error.is_some()),
+        "it tells that its time is over"
+    );
+}
+
+/// A running pod, as the watch tells of it.
+fn running(name: &str) -> pods::PodFacts {
+    let pod = pod(name, "Running", "2026-01-01T00:00:00Z");
+    pods::facts(&serde_json::from_value(pod).unwrap())
+}
+
+/// A ledger whose Notification with `AllPods` has begun and knows of one pod.
+fn open(pod: &str, now: Instant) -> Ledger {
+    let mut object = notification(&json!({"policy": "AllPods"}));
+    object["status"] = json!({"state": "New", "startTime": "2026-01-01T00:00:11Z"});
+    let mut ledger = begun(&object, now);
+    ledger.children_listed(now);
+    ledger.pods_listing();
+    ledger.pod_listed("ns", running(pod), now);
+    ledger.pods_listed(now);
+    ledger
+}
+
+#[test]
+fn a_pod_that_comes_while_another_is_always_refused_does_not_wait() {
+    let mut now = Instant::now();
+    let mut ledger = open("a", now);
+    // Refused again and again, until the pause is 8 s.
+    for pause in [1, 2, 4, 8] {
+        let (_, refused) = ledger.next_child(now).expect("its turn");
+        ledger.created("u", &refused, Creation::Refused("quota".to_owned()), now);
+        assert!(ledger.next_child(now).is_none());
+        if pause < 8 {
+            now += Duration::from_secs(pause);
+            ledger.wake(now);
+        }
+    }
+    ledger.pod_applied("ns", running("b"), now);
+    let (_, next) = ledger.next_child(now).expect("nothing is known against it");
+    assert_eq!(next.name, "b");
+    assert!(ledger.next_child(now).is_none(), "the other still waits");
+    // Where the server does not answer, nobody has better luck.
+    ledger.created("u", &next, Creation::Unanswered("?".to_owned()), now);
+    ledger.pod_applied("ns", running("c"), now);
+    assert!(ledger.next_child(now).is_none());
+}
+
+#[test]
+fn of_a_pod_that_went_while_its_child_was_made_nothing_is_kept() {
+    let answers = [
+        (Creation::Taken("n-1".to_owned()), 1),
+        (Creation::Refused("quota".to_owned()), 0),
+    ];
+    for (answer, targets) in answers {
+        let told = format!("{answer:?}");
+        let mut now = Instant::now();
+        let mut ledger = open("a", now);
+        let (_, target) = ledger.next_child(now).expect("its turn");
+        ledger.pod_deleted("ns", &target, now);
+        ledger.created("u", &target, answer, now);
+        now += Duration::from_secs(600);
+        ledger.wake(now);
+        assert!(ledger.next_child(now).is_none(), "{told}");
+        let write = |op| match op {
+            Op::Write(_, status) => Some(status),
+            Op::Fix(..) | Op::Tell(_) => None,
+        };
+        let status = std::iter::from_fn(|| ledger.next_op()).find_map(write);
+        // Where nothing has changed nothing is written.
+        let status = status.unwrap_or_default();
+        let settled = status.settled.unwrap_or_default();
+        assert!(settled.pod_uids.is_empty(), "{told}: {settled:?}");
+        assert_eq!(status.target_count, targets, "{told}");
+    }
 }
 
 fn idle(client: Client, stop: CancellationToken) -> impl Future<Output = ()> + Send {

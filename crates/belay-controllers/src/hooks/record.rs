@@ -260,7 +260,8 @@ impl Progress {
         if self.is_over() && status.action_succeed.is_none() {
             let statuses = &status.hook_statuses;
             status.action_succeed = Some(statuses.iter().all(|it| it.succeed == Some(true)));
-            status.complete_time = Some(whole(now));
+            // The estimate of the server's clock may have become better, and so earlier.
+            status.complete_time = status.start_time.clone().max(Some(whole(now)));
         }
         // Names alone fit: that was looked at when the hook started.
         let _ = status.shorten();
@@ -268,12 +269,27 @@ impl Progress {
     }
 }
 
-/// How long after now the action may still be started for the first time.
-fn time_left(object: &ExecutionHook, now: Timestamp) -> Duration {
-    let seconds = i64::from(object.spec.deadline_seconds);
+/// How long after now the action may still be started for the first time; an error when it is too
+/// late for that, which tells what stood in the way.
+pub(super) fn time_left(
+    object: &ExecutionHook,
+    now: Timestamp,
+    obstacle: Option<&str>,
+) -> Result<Duration, HookError> {
+    let seconds = object.spec.deadline_seconds;
     let created = object.creation_timestamp().map_or(now, |time| time.0);
-    let left = SignedDuration::from_secs(seconds).saturating_sub(now.duration_since(created));
-    Duration::try_from(left).unwrap_or_default()
+    let left =
+        SignedDuration::from_secs(seconds.into()).saturating_sub(now.duration_since(created));
+    let left = Duration::try_from(left).unwrap_or_default();
+    if !is_over(left, seconds) {
+        return Ok(left);
+    }
+    let message = format!("it could not be started within {seconds} s; nothing was run");
+    let expired = HookError::new(HookErrorType::Expired, message);
+    Err(match obstacle {
+        Some(obstacle) => expired.because(obstacle),
+        None => expired,
+    })
 }
 
 /// What a PodAction is called.
@@ -282,18 +298,14 @@ pub(super) fn name(object: &ExecutionHook, pod_uid: &str) -> String {
     child_name(&object.name_any(), &uid, pod_uid)
 }
 
-/// The PodAction of a pod; an error when it is too late for one.
+/// The PodAction of a pod, to be started in the time that is left.
 pub(super) fn child(
     object: &ExecutionHook,
     action: &ResolvedAction,
     part: &Part,
     node: &str,
-    now: Timestamp,
-) -> Result<PodAction, HookError> {
-    let left = time_left(object, now);
-    if is_over(left, object.spec.deadline_seconds) {
-        return Err(expired(object));
-    }
+    left: Duration,
+) -> PodAction {
     let uid = object.uid().unwrap_or_default();
     let mut child = PodAction::new(
         &name(object, &part.pod_uid),
@@ -324,17 +336,7 @@ pub(super) fn child(
         annotations: None,
         ..child.metadata
     };
-    Ok(child)
-}
-
-pub(super) fn expired(object: &ExecutionHook) -> HookError {
-    HookError::new(
-        HookErrorType::Expired,
-        format!(
-            "it could not be started within {} s; nothing was run",
-            object.spec.deadline_seconds
-        ),
-    )
+    child
 }
 
 /// What is told when a hook has ended.

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 
 use belay_api::hook::FINALIZER;
 use http::{Method, Response};
+use jiff::SignedDuration;
 use kube::client::Body;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::testing::{Server, drive, failure, for_a_while, list, reply};
+use crate::testing::{Server, dated, drive, failure, for_a_while, list, reply};
 
 const OWN: &str = "/apis/apps.k8s.io/v1alpha1/namespaces/ns/executionhooks/h";
 const LATER: &str = "2100-01-01T00:00:00Z";
@@ -19,6 +20,10 @@ const LATER: &str = "2100-01-01T00:00:00Z";
 struct Script {
     hook: Value,
     children: BTreeMap<String, Value>,
+    /// How a pod is read, instead of as it is.
+    pods: Option<u16>,
+    /// The pods that a list shows.
+    listed: Vec<Value>,
     version: u64,
     log: Vec<String>,
 }
@@ -37,6 +42,11 @@ impl Server for Script {
                 let children: Vec<Value> = self.children.values().cloned().collect();
                 reply(200, &list(&children))
             }
+            Method::GET if path.ends_with("/hookactions/x") => reply(200, &action()),
+            Method::GET if path.contains("/pods") && self.pods.is_some() => {
+                failure(self.pods.unwrap(), "InternalError")
+            }
+            Method::GET if name == "pods" => reply(200, &list(&self.listed)),
             // A pod that could be acted on, were it asked for.
             Method::GET if path.ends_with(&format!("/pods/{name}")) => reply(200, &pod(name)),
             Method::GET => match self.children.get(name) {
@@ -64,6 +74,10 @@ impl Server for Script {
                 self.children.insert(name.to_owned(), body.clone());
                 reply(201, &body)
             }
+            Method::DELETE => {
+                self.log.push(format!("delete {name}"));
+                reply(200, &body)
+            }
             _ => reply(201, &body),
         }
     }
@@ -78,6 +92,12 @@ fn pod(name: &str) -> Value {
         "metadata": {"namespace": "ns", "name": name, "uid": format!("u-{name}")},
         "spec": {"nodeName": "n1", "containers": [{"name": "a"}]},
         "status": {"phase": "Running"}})
+}
+
+fn action() -> Value {
+    json!({"apiVersion": "apps.k8s.io/v1alpha1", "kind": "HookAction",
+        "metadata": {"namespace": "ns", "name": "x", "uid": "au", "resourceVersion": "7"},
+        "action": {"exec": {"command": ["true"]}}, "actionTimeoutSeconds": 30})
 }
 
 /// A hook that has started in one container of each of these pods, and whose status tells nothing
@@ -221,6 +241,110 @@ async fn what_nobody_deletes_is_left_alone() {
     let done = run_until(script, for_a_while()).await;
     assert!(done.log.is_empty(), "{:?}", done.log);
     assert!(done.children.contains_key(&name));
+}
+
+/// Runs the loop against a server whose clock is so many seconds ahead of this machine's.
+async fn run_dated(script: Script, ahead: i64, until: impl FnMut(&mut Script) -> bool) -> Script {
+    let run = |client, stop| {
+        let clock = Clock::default();
+        let client = dated(client, SignedDuration::from_secs(ahead));
+        run(Controllers::new(clock.bind(client)), clock, stop)
+    };
+    drive(run, script, until).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_has_its_time_by_the_servers_clock() {
+    // By this machine's clock it was over before the hook was created.
+    let hook = of_age(hook(&["p"]), 90);
+    let ended = |script: &mut Script| script.hook["status"]["actionSucceed"].is_boolean();
+    let done = run_dated(script(hook, []), -90, |script| {
+        !script.children.is_empty() || ended(script)
+    })
+    .await;
+    let child = done.children.get(&name("p"));
+    let seconds = child.and_then(|child| child["spec"]["deadlineSeconds"].as_i64());
+    assert!(
+        seconds.is_some_and(|seconds| (50..60).contains(&seconds)),
+        "{seconds:?} {}",
+        done.hook["status"]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_is_kept_for_its_time_by_the_clock_that_its_end_is_written_by() {
+    let mut hook = hook(&["p"]);
+    hook["spec"]["ttlSecondsAfterFinished"] = json!(10);
+    let mut over = None;
+    let done = run_dated(script(hook, [leaving("p", &succeeded())]), 30, |script| {
+        if over.is_none() && script.hook["status"]["actionSucceed"].is_boolean() {
+            over = Some(Instant::now());
+        }
+        over.is_some_and(|over| over.elapsed() > Duration::from_secs(9))
+    })
+    .await;
+    assert!(!done.log.contains(&"delete h".to_owned()), "{:?}", done.log);
+}
+
+/// The hook, created so many seconds ago.
+fn of_age(mut hook: Value, seconds: i64) -> Value {
+    let created = jiff::Timestamp::now() - SignedDuration::from_secs(seconds);
+    let created = jiff::Timestamp::from_second(created.as_second()).unwrap();
+    hook["metadata"]["creationTimestamp"] = json!(created.to_string());
+    hook
+}
+
+/// The hook before anybody has begun with it.
+fn new(mut hook: Value, selection: &Value) -> Value {
+    hook["status"] = Value::Null;
+    hook["spec"]["podSelection"] = selection.clone();
+    hook
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_whose_pods_cannot_be_read_in_its_time_ends() {
+    let by_name = json!({"podContainerNamesList": [{"podName": "p"}]});
+    let by_label = json!({"podContainerSelector": {"podSelector": {}}});
+    let hooks = [
+        new(hook(&[]), &by_name),
+        new(hook(&[]), &by_label),
+        // Begun, by a controller that knew the node.
+        hook(&["p"]),
+    ];
+    for hook in hooks {
+        let mut script = script(of_age(hook, 90), []);
+        script.pods = Some(500);
+        let done = run_until(script, |script| {
+            script.hook["status"]["actionSucceed"].is_boolean()
+        })
+        .await;
+        let status = &done.hook["status"];
+        assert_eq!(status["actionSucceed"], false, "{status}");
+        let error = match &status["error"] {
+            Value::Null => &status["hookStatuses"][0]["error"],
+            error => error,
+        };
+        assert_eq!(error["errorType"], "Expired", "{status}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_selects_a_pod_that_cannot_be_read_never_succeeds_without_it() {
+    let by_label = json!({"podContainerSelector": {"podSelector": {}}});
+    let mut unreadable = pod("q");
+    unreadable["spec"]["containers"] = json!("none");
+    for (age, ends) in [(0, false), (90, true)] {
+        let mut script = script(of_age(new(hook(&[]), &by_label), age), []);
+        script.listed = vec![pod("p"), unreadable.clone()];
+        let done = run_until(script, for_a_while()).await;
+        assert!(done.children.is_empty(), "{:?}", done.log);
+        let status = &done.hook["status"];
+        assert_eq!(status["actionSucceed"] == false, ends, "{status}");
+        if ends {
+            let reason = status["error"]["reason"].as_str().unwrap();
+            assert!(reason.contains("ns/q cannot be read"), "{reason}");
+        }
+    }
 }
 
 /// The watches of hooks and of PodActions are not in step with each other.

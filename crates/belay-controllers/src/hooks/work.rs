@@ -29,6 +29,7 @@ use tracing::{debug, info, warn};
 
 use super::record::{self, Part, Progress};
 use super::select::{self, Target};
+use crate::clock::Clock;
 use crate::{Metrics, event, objects};
 
 /// How long to wait after something went wrong.
@@ -64,6 +65,8 @@ pub(super) enum End {
 pub(super) struct Shop {
     pub(super) client: Client,
     pub(super) metrics: Arc<Metrics>,
+    /// The server's, by which hooks' deadlines count.
+    pub(super) clock: Clock,
     /// For creations.
     pub(super) slots: Arc<Semaphore>,
 }
@@ -128,7 +131,7 @@ impl Work {
         let mut dirty = true;
         loop {
             if progress.is_over() || (dirty && Instant::now() >= next_write) {
-                let status = progress.status(Timestamp::now());
+                let status = progress.status(self.shop.clock.latest());
                 if status != self.written {
                     if let Some(end) = self.write(status).await {
                         return end;
@@ -153,11 +156,11 @@ impl Work {
         }
     }
 
-    /// Reads what is to be run and where, until there is an answer. Returns the status that starts
-    /// the hook, and the nodes of its pods by their UIDs.
+    /// Reads what is to be run and where, until there is an answer or it is too late for one. Returns
+    /// the status that starts the hook, and the nodes of its pods by their UIDs.
     async fn begin(&self) -> (ExecutionHookStatus, BTreeMap<String, String>) {
         loop {
-            let now = Timestamp::now();
+            let now = self.shop.clock.latest();
             let error = match self.resolve().await {
                 Ok(Err(refusal)) => return (record::refused(refusal, now), BTreeMap::new()),
                 Ok(Ok((action, targets))) => {
@@ -169,6 +172,10 @@ impl Work {
                 }
                 Err(error) => error,
             };
+            let (now, obstacle) = (self.shop.clock.latest(), error.to_string());
+            if let Err(expired) = record::time_left(&self.object, now, Some(&obstacle)) {
+                return (record::refused(expired, now), BTreeMap::new());
+            }
             let (namespace, name) = (self.namespace(), self.object.name_any());
             warn!(namespace, name, %error, "the hook cannot be started; trying again");
             tokio::time::sleep(RETRY).await;
@@ -240,9 +247,11 @@ impl Work {
             .await
     }
 
+    /// The pods with these labels. One that cannot be read is an error: without it the hook would
+    /// be called successful where it may not be.
     async fn labelled(&self, labels: &str) -> kube::Result<Vec<Pod>> {
         let api: Api<Lenient<Pod>> = Api::namespaced(self.shop.client.clone(), &self.namespace());
-        all(&api, labels).await
+        objects::all(&api, &labels_in_pages(labels)).await
     }
 
     /// The PodActions that an earlier process has made.
@@ -252,11 +261,14 @@ impl Work {
         let uid = self.object.uid().unwrap_or_default();
         let labels = format!("{HOOK_LABEL}={uid}");
         loop {
-            match all(&api, &labels).await {
-                Ok(mut children) => {
-                    children.retain(|child| child.spec.hook.uid == uid);
-                    return children;
+            let mut children = Vec::new();
+            let own = |child: PodAction| {
+                if child.spec.hook.uid == uid {
+                    children.push(child);
                 }
+            };
+            match objects::pages(&api, &labels_in_pages(&labels), own).await {
+                Ok(()) => return children,
                 Err(error) => warn!(uid, %error, "its PodActions cannot be listed; trying again"),
             }
             tokio::time::sleep(RETRY).await;
@@ -370,9 +382,8 @@ impl Work {
 
     /// The result is on the server: what is left is to tell.
     async fn ended(self) -> End {
-        let now = Timestamp::now();
         let created = self.object.creation_timestamp();
-        let took = created.map(|created| now.duration_since(created.0));
+        let took = created.map(|created| self.shop.clock.latest().duration_since(created.0));
         let took = took.and_then(|took| Duration::try_from(took).ok());
         let succeeded = self.written.action_succeed == Some(true);
         self.shop
@@ -380,21 +391,14 @@ impl Work {
             .hooked(succeeded, took.unwrap_or_default());
         let (namespace, name) = (self.namespace(), self.object.name_any());
         info!(namespace, name, succeeded, "hook ended");
-        let event = record::ending(&self.object, &self.written, now);
+        let event = record::ending(&self.object, &self.written, Timestamp::now());
         event::tell(&self.shop.client, &event).await;
         End::Over
     }
 }
 
-/// Everything with these labels, in pages.
-async fn all<K>(api: &Api<Lenient<K>>, labels: &str) -> kube::Result<Vec<K>>
-where
-    K: Clone + serde::de::DeserializeOwned + std::fmt::Debug,
-{
-    let first = ListParams::default().labels(labels).limit(PAGE);
-    let mut found = Vec::new();
-    objects::pages(api, &first, |object| found.push(object)).await?;
-    Ok(found)
+fn labels_in_pages(labels: &str) -> ListParams {
+    ListParams::default().labels(labels).limit(PAGE)
 }
 
 /// Makes the PodAction of a pod, as long as it could still be started.
@@ -408,18 +412,14 @@ async fn make(
     let namespace = object.namespace().unwrap_or_default();
     let api: Api<Lenient<PodAction>> = Api::namespaced(shop.client.clone(), &namespace);
     let mut node = node;
-    let mut refusal: Option<String> = None;
+    let mut obstacle: Option<String> = None;
     loop {
         // Not kept between tries: what is refused here must not hold up others' hooks.
         let slot = shop.slots.acquire().await;
+        let left = record::time_left(object, shop.clock.latest(), obstacle.as_deref())?;
         let failed = match &node {
             Some(node) => {
-                let child = record::child(object, action, part, node, Timestamp::now()).map_err(
-                    |expired| match &refusal {
-                        Some(refusal) => expired.because(refusal.clone()),
-                        None => expired,
-                    },
-                )?;
+                let child = record::child(object, action, part, node, left);
                 match objects::create(&api, &child).await {
                     Ok(made) => return Ok(Box::new(made)),
                     Err(error) => match objects::find(&api, &child.name_any()).await {
@@ -447,7 +447,7 @@ async fn make(
             }
         };
         debug!(namespace, pod = part.pod, error = %failed, "no PodAction could be made; trying again");
-        refusal = Some(failed.to_string());
+        obstacle = Some(failed.to_string());
         drop(slot);
         tokio::time::sleep(RETRY).await;
     }

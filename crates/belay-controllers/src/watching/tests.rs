@@ -4,11 +4,14 @@
 
 use http::{Method, Response};
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
 use kube::client::Body;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
+use super::*;
 use crate::Controllers;
-use crate::testing::{Server, drive, failure, list, reply};
+use crate::testing::{Server, drive, failure, for_a_while, list, reply};
 
 /// What the server holds, and the statuses and children that were written.
 #[derive(Default)]
@@ -91,6 +94,44 @@ fn managed(mut object: Value) -> Value {
         "apiVersion": "apps.k8s.io/v1alpha1", "time": "9999-12-31T00:00:00Z",
         "fieldsType": "FieldsV1", "fieldsV1": {}}]);
     object
+}
+
+/// A server that lists, and has always forgotten of which version it did.
+#[derive(Default)]
+struct Forgetful {
+    /// The lists that were asked for.
+    log: Vec<String>,
+}
+
+impl Server for Forgetful {
+    fn answer(&mut self, _: &Method, path: &str, _: &str, _: Value) -> Response<Body> {
+        self.log.push(path.to_owned());
+        reply(200, &list(&[]))
+    }
+
+    fn watch(&mut self, _: &str) -> Option<Response<Body>> {
+        Some(failure(410, "Expired"))
+    }
+
+    fn log(&self) -> &[String] {
+        &self.log
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_a_watch_cannot_start_at_a_version_everything_is_listed_anew() {
+    let watch = |client, stop: CancellationToken| async move {
+        let mut events = watch_all::<Pod>(&client, watcher::Config::default());
+        let all = async { while events.next().await.is_some() {} };
+        tokio::select! {
+            () = all => {}
+            () = stop.cancelled() => {}
+        }
+    };
+    let done = drive(watch, Forgetful::default(), for_a_while()).await;
+    let lists = done.log.len();
+    // Ever less often.
+    assert!((2..10).contains(&lists), "{lists}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -204,8 +204,8 @@ impl Graph {
             Task::Delete { uid, .. } | Task::LetGo { uid, .. } => {
                 self.due.insert(uid.clone());
             }
-            Task::Disown { owner, .. } => {
-                self.due.insert(owner.clone());
+            Task::Disown { uid, owner, .. } => {
+                self.due.extend([uid.clone(), owner.clone()]);
             }
         }
     }
@@ -266,6 +266,9 @@ impl Graph {
             return;
         }
         let mut kept = false;
+        // Whether by somebody who is known to be there.
+        let mut for_sure = false;
+        let mut waiting = Vec::new();
         for owner in &dependent.owners {
             let Some(named) = owner.named() else {
                 kept = true;
@@ -275,8 +278,9 @@ impl Graph {
             let leaving = leaving.filter(|(place, _)| *place == named.place);
             let exists = self.owners.get(&named).and_then(|known| known.exists);
             match (leaving.map(|(_, cascade)| *cascade), exists) {
-                (Some(Cascade::Foreground), _) | (None, Some(false)) => {}
-                (Some(Cascade::Orphan), _) | (None, Some(true)) => kept = true,
+                (Some(Cascade::Foreground), _) => waiting.push(named.uid),
+                (None, Some(false)) => {}
+                (Some(Cascade::Orphan), _) | (None, Some(true)) => (kept, for_sure) = (true, true),
                 (None, None) => {
                     kept = true;
                     if asked.insert(named.clone()) {
@@ -292,6 +296,14 @@ impl Graph {
             tasks.push(Task::Delete {
                 uid: uid.to_owned(),
                 place: dependent.place.clone(),
+            });
+        }
+        // Who waits for it to go would wait for ever.
+        for owner in waiting.into_iter().filter(|_| for_sure) {
+            tasks.push(Task::Disown {
+                uid: uid.to_owned(),
+                place: dependent.place.clone(),
+                owner,
             });
         }
     }
@@ -504,6 +516,29 @@ mod tests {
         assert!(matches!(&graph.tasks()[..], [Task::LetGo { .. }]));
         graph.deleted("o", &place(0, "o"));
         assert_eq!(graph.tasks(), []);
+    }
+
+    #[test]
+    fn an_owner_that_is_deleted_in_the_foreground_does_not_wait_for_what_another_keeps() {
+        let mut graph = Graph::default();
+        graph.applied(child("c", &["o", "p"]));
+        graph.found("o", &place(0, "o"), true);
+        graph.applied(leaving("o", Cascade::Foreground));
+        assert_eq!(graph.tasks(), [find("p")], "nobody knows of the other");
+        graph.found("p", &place(0, "p"), true);
+        let disown = Task::Disown {
+            uid: "c".into(),
+            place: place(1, "c"),
+            owner: "o".into(),
+        };
+        assert_eq!(graph.tasks(), std::slice::from_ref(&disown));
+        graph.again(&disown);
+        assert_eq!(graph.tasks(), [disown]);
+        graph.applied(child("c", &["p"]));
+        let left = graph.tasks();
+        let lets_go = |task: &Task| matches!(task, Task::LetGo { uid, .. } if uid == "o");
+        assert!(left.iter().any(lets_go), "{left:?}");
+        assert!(!left.contains(&delete("c")));
     }
 
     #[test]

@@ -112,7 +112,7 @@ impl Leg {
                     self.send(if late { now } else { asked }, failures, out);
                 }
                 (Sending::Sent | Sending::Asked { .. }, false) => {
-                    self.end(End::StopSignal, now, out)
+                    self.end(End::StopSignal, now, out);
                 }
                 (Sending::Failed { .. }, false) => self.end(End::Itself, now, out),
             },

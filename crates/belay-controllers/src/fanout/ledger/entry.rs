@@ -28,6 +28,21 @@ pub(super) enum Entry {
     Final,
 }
 
+/// Until when nothing is created.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Hold {
+    pub(super) until: Instant,
+    pub(super) why: Why,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Why {
+    /// The server did not answer: nobody else would have better luck.
+    Unanswered,
+    /// It refused all there were. Whoever comes after that need not wait.
+    AllRefused,
+}
+
 #[derive(Debug)]
 pub(super) struct Active {
     /// Without its status, which is `written`.
@@ -48,8 +63,8 @@ pub(super) struct Active {
     pub(super) next_write: Instant,
     /// Not before this, because the last attempt failed.
     pub(super) retry_at: Option<Instant>,
-    /// No creation before this, because the server did not answer one, or refused all there are.
-    pub(super) held_off: Option<Instant>,
+    /// Creations wait because one came to nothing.
+    pub(super) hold: Option<Hold>,
     pause: Duration,
     /// When the timer for its deadline goes off, or went.
     pub(super) look_at: Option<Instant>,
@@ -102,7 +117,7 @@ impl Active {
             dirty: true,
             next_write: now,
             retry_at: None,
-            held_off: None,
+            hold: None,
             pause: RETRY,
             look_at: None,
             waiting: 0,
@@ -149,15 +164,33 @@ impl Active {
         self.refused.is_some() || self.fanout.complete()
     }
 
+    /// Whether somebody else may be notified. When its own time is over nobody is any more, although
+    /// those who are being notified go on.
     pub(super) fn may_create(&self) -> bool {
-        self.started && !self.over()
+        self.started && !self.over() && !self.fanout.ran_out_of_time()
     }
 
-    /// How long to wait after a refusal; longer each time.
-    pub(super) fn refused(&mut self) -> Duration {
-        let pause = self.pause;
-        self.pause = (pause * 2).min(LONGEST_PAUSE);
-        pause
+    /// Whether the next one has to wait.
+    pub(super) fn is_held_off(&self, now: Instant) -> bool {
+        self.hold
+            .filter(|hold| hold.until > now)
+            .is_some_and(|hold| match hold.why {
+                Why::Unanswered => true,
+                Why::AllRefused => self.fanout.only_put_off(),
+            })
+    }
+
+    /// Holds off creations after one that came to nothing; for longer each time. Returns until when,
+    /// unless they are held off for that already.
+    pub(super) fn hold_off(&mut self, why: Why, now: Instant) -> Option<Instant> {
+        let held = self.hold.filter(|hold| hold.until > now);
+        if held.is_some_and(|hold| hold.why == why || hold.why == Why::Unanswered) {
+            return None;
+        }
+        let until = now + self.pause;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        self.hold = Some(Hold { until, why });
+        Some(until)
     }
 
     /// A creation was accepted: the next refusal is a first one again.
@@ -172,13 +205,13 @@ impl Active {
     }
 
     /// What has to be written now, if it differs from what is there.
-    pub(super) fn write(&mut self) -> Option<(Notification, NotificationStatus)> {
+    pub(super) fn write(&mut self, now: Timestamp) -> Option<(Notification, NotificationStatus)> {
         let status = record::status(
             &self.object,
             &self.fanout,
             self.refused.as_ref(),
             &self.written,
-            Timestamp::now(),
+            now,
         );
         if status == self.written {
             return None;

@@ -158,7 +158,8 @@ fn who_goes_on_has_only_what_is_open_before_him() {
 fn a_podaction_has_what_is_left_of_the_hooks_time() {
     let progress = progress(&[target("p", "a")]);
     let part = &progress.uncreated()[0];
-    let made = super::child(&hook(), &action(), part, "n1", now()).unwrap();
+    let left = time_left(&hook(), now(), None).unwrap();
+    let made = super::child(&hook(), &action(), part, "n1", left);
     assert_eq!(made.spec.deadline_seconds, 49);
     assert_eq!(made.name_any(), name(&hook(), "u-p"));
     assert_eq!(made.labels()[HOOK_LABEL], "hu");
@@ -166,8 +167,9 @@ fn a_podaction_has_what_is_left_of_the_hooks_time() {
     let owner = &made.owner_references()[0];
     assert_eq!((owner.uid.as_str(), owner.controller), ("hu", Some(true)));
     let late: Timestamp = "2030-01-01T00:00:59.5Z".parse().unwrap();
-    let error = super::child(&hook(), &action(), part, "n1", late).unwrap_err();
+    let error = time_left(&hook(), late, Some("no quota")).unwrap_err();
     assert_eq!(error.error_type, HookErrorType::Expired);
+    assert_eq!(error.reason.as_deref(), Some("no quota"));
 }
 
 #[test]
