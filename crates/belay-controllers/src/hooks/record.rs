@@ -164,6 +164,14 @@ impl Progress {
         }
     }
 
+    /// No PodAction could be made for this pod. Where one was seen all the same, a creation came to
+    /// something that nobody answered; what comes of it is told by the PodAction.
+    pub(super) fn not_created(&mut self, pod_uid: &str, error: &HookError) {
+        if self.parts.get(pod_uid).is_some_and(|part| !part.created) {
+            self.fail(pod_uid, error);
+        }
+    }
+
     /// Takes in what a PodAction says.
     pub(super) fn seen(&mut self, child: &PodAction) {
         let Some(part) = self.parts.get_mut(&child.spec.pod_uid) else {

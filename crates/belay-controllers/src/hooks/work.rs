@@ -300,7 +300,7 @@ impl Work {
                 progress.created(&made.pod_uid);
                 progress.seen(&child);
             }
-            Err(error) => progress.fail(&made.pod_uid, &error),
+            Err(error) => progress.not_created(&made.pod_uid, &error),
         }
     }
 

@@ -232,3 +232,23 @@ fn the_end_is_told_in_a_sentence() {
         "the action failed in 2 of 2 containers; p/a: Expired: late"
     );
 }
+
+#[test]
+fn a_pod_whose_podaction_is_seen_has_not_failed_because_its_creation_was_not_answered() {
+    let expired = HookError::new(HookErrorType::Expired, "nothing was run");
+    let mut unseen = progress(&[target("p", "a")]);
+    unseen.not_created("u-p", &expired);
+    assert_eq!(unseen.status(now()).action_succeed, Some(false));
+
+    let mut seen = progress(&[target("p", "a")]);
+    seen.seen(&child("p", 1, &json!({"state": "New"})));
+    seen.not_created("u-p", &expired);
+    assert_eq!(seen.status(now()).action_succeed, None, "it may run");
+    seen.seen(&child(
+        "p",
+        2,
+        &json!({"state": "Succeeded", "completeTime": "2030-01-01T00:00:05Z",
+            "containers": [{"name": "a", "succeed": true, "attempts": 1, "exitCode": 0}]}),
+    ));
+    assert_eq!(seen.status(now()).action_succeed, Some(true));
+}
