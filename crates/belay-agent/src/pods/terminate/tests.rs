@@ -424,3 +424,25 @@ async fn that_the_signal_was_sent_is_told_also_after_the_end_that_it_brought_abo
     terminations.came_back("a", &ContainerId::new("a-2").unwrap());
     assert_eq!(sent(&terminations), None);
 }
+
+#[tokio::test]
+async fn what_a_sweep_leaves_is_swept_again() {
+    let runtime = Stubborn {
+        survivors: Mutex::new(["7 (dd)".to_owned()].into()),
+        ..Stubborn::default()
+    };
+    let stage = Stage::new(runtime, &json!([{"name": "web"}]));
+    let mut terminations = stage.terminations();
+    for _ in 0..2 {
+        // Whoever asks again while one is under way begins no other.
+        terminations.sweep("web", &id("web"));
+    }
+    let swept = async {
+        while !terminations.is_killed("web", &id("web")) {
+            let moment = terminations.next().await;
+            terminations.happened(moment);
+        }
+    };
+    tokio::time::timeout(PATIENCE, swept).await.unwrap();
+    assert_eq!(*stage.runtime.killed.lock().unwrap(), ["web-1", "web-1"]);
+}
