@@ -2,10 +2,9 @@
 
 use std::collections::HashSet;
 use std::fmt::Debug;
-use std::future::ready;
 
 use belay_api::lenient::{Lenient, read_event};
-use futures::stream::{self, Stream, StreamExt as _};
+use futures::stream::{self, Stream, StreamExt as _, TryStreamExt as _};
 use kube::api::Api;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
@@ -18,32 +17,45 @@ use crate::reconnect::Reconnect;
 /// Of how many objects that cannot be read it is remembered that they were told of.
 const REMEMBERED: usize = 1024;
 
+/// What is told of the objects of a kind.
+#[derive(Debug)]
+pub(crate) enum Told<K> {
+    Event(Event<K>),
+    /// The object with this UID is there, and cannot be read.
+    Unreadable(String),
+    /// It is not there any more, and could not be read when it went.
+    Gone(String),
+}
+
 /// Everything of a kind that the configuration selects. The watch is taken up again when it breaks.
-/// What cannot be read is told of, once, and passed over: the node's other objects are not its
-/// creator's affair.
+/// What cannot be read is told of in the log, once, and no more of it than that it is there: the
+/// node's other objects are not its creator's affair.
 pub(crate) fn watch_all<K>(
     client: &Client,
     config: watcher::Config,
-) -> impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static
+) -> impl Stream<Item = watcher::Result<Told<K>>> + Send + 'static
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     let api: Api<Lenient<K>> = Api::all(client.clone());
     let mut told = HashSet::new();
-    follow(api, config).filter_map(move |event| {
-        ready(match event.map(read_event) {
-            Ok(Ok(event)) => Some(Ok(event)),
-            Ok(Err(unreadable)) => {
-                if told.len() >= REMEMBERED {
-                    told.clear();
-                }
-                if told.insert(unreadable.uid().to_owned()) {
-                    warn!("{} {unreadable}; it is passed over", K::plural(&()));
-                }
-                None
-            }
-            Err(error) => Some(Err(error)),
-        })
+    follow(api, config).map_ok(move |event| {
+        let goes = matches!(event, Event::Delete(_));
+        let unreadable = match read_event(event) {
+            Ok(event) => return Told::Event(event),
+            Err(unreadable) => unreadable,
+        };
+        let uid = unreadable.uid().to_owned();
+        if goes {
+            return Told::Gone(uid);
+        }
+        if told.len() >= REMEMBERED {
+            told.clear();
+        }
+        if told.insert(uid.clone()) {
+            warn!("{} {unreadable}; it is passed over", K::plural(&()));
+        }
+        Told::Unreadable(uid)
     })
 }
 
@@ -82,6 +94,7 @@ fn is_too_old(error: &watcher::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::future::ready;
     use std::time::Duration;
 
     use k8s_openapi::api::core::v1::ConfigMap;
