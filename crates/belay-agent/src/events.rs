@@ -1,10 +1,11 @@
 //! Events about pods, notifications and the node: told once, counted when repeated.
 //!
 //! Telling never waits and never fails for the one who tells: events go through a bounded queue to a
-//! task of their own, and what does not fit is dropped. A server that is away is told when it is back.
-//! Status is where facts live; events are a courtesy.
+//! task of their own, and what does not fit is dropped. A server that is away is told when it is back;
+//! where it refuses for a while what is told in one namespace, the others' events go on. Status is
+//! where facts live; events are a courtesy.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use belay_api::reasons::{event_message, event_name};
@@ -20,13 +21,13 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 const COMPONENT: &str = "belay-agent";
-/// How many events may wait to be told.
+/// How many events may wait to be told, and as many that were refused for a while.
 const QUEUE: usize = 1024;
 /// How many told events are remembered for counting.
 const REMEMBERED: usize = 1024;
 /// The first and the longest pause before a server that is away is told again.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
-/// How long an event is worth telling.
+/// How long an event is worth telling, from its own time on.
 const WORTH: Duration = Duration::from_secs(600);
 
 /// One thing to tell.
@@ -41,7 +42,15 @@ pub(crate) struct Tale {
 /// The way to the task that tells.
 #[derive(Debug, Clone)]
 pub(crate) struct Recorder {
-    queue: mpsc::Sender<(Tale, Timestamp)>,
+    queue: mpsc::Sender<Heard>,
+}
+
+/// What is to be told, since when.
+#[derive(Debug)]
+struct Heard {
+    tale: Tale,
+    at: Timestamp,
+    since: Instant,
 }
 
 impl Recorder {
@@ -52,6 +61,7 @@ impl Recorder {
             Teller {
                 tales,
                 told: HashMap::new(),
+                refused: HashMap::new(),
             },
         )
     }
@@ -75,7 +85,12 @@ impl Recorder {
     }
 
     fn tell(&self, tale: Tale) {
-        if let Err(error) = self.queue.try_send((tale, Timestamp::now())) {
+        let heard = Heard {
+            tale,
+            at: Timestamp::now(),
+            since: Instant::now(),
+        };
+        if let Err(error) = self.queue.try_send(heard) {
             debug!(%error, "an event was dropped");
         }
     }
@@ -90,41 +105,127 @@ struct Told {
     count: i32,
 }
 
+/// What is told, under one name: so nobody reads it twice when only the answer was lost.
+#[derive(Debug)]
+struct Telling {
+    heard: Heard,
+    event: Event,
+}
+
+impl Telling {
+    fn namespace(&self) -> &str {
+        self.event.metadata.namespace.as_deref().unwrap_or_default()
+    }
+}
+
+/// What the server does not take now in one namespace. It is asked with one of them at a time.
+#[derive(Debug)]
+struct Refused {
+    waiting: VecDeque<Telling>,
+    due: Instant,
+    pause: Duration,
+}
+
 /// The task that tells.
 #[derive(Debug)]
 pub(crate) struct Teller {
-    tales: mpsc::Receiver<(Tale, Timestamp)>,
+    tales: mpsc::Receiver<Heard>,
     told: HashMap<Key, Told>,
+    /// By namespace; none is empty.
+    refused: HashMap<String, Refused>,
 }
 
 impl Teller {
     /// Runs until `shutdown`; what is left in the queue then is not told.
     pub(crate) async fn run(mut self, client: Client, node: String, shutdown: CancellationToken) {
         let all = async {
-            while let Some((tale, at)) = self.tales.recv().await {
-                self.tell(&client, &node, &tale, at).await;
+            let mut open = true;
+            while open || !self.refused.is_empty() {
+                let due = self.refused.values().map(|refused| refused.due).min();
+                tokio::select! {
+                    heard = self.tales.recv(), if open => match heard {
+                        Some(heard) => self.hear(&client, &node, heard).await,
+                        None => open = false,
+                    },
+                    () = sleep_until(due) => self.try_again(&client).await,
+                }
             }
         };
         shutdown.run_until_cancelled(all).await;
     }
 
-    /// Tells one, again and again while the server is away.
-    async fn tell(&mut self, client: &Client, node: &str, tale: &Tale, at: Timestamp) {
-        let namespace = tale.about.namespace.as_deref().unwrap_or("default");
-        let api: Api<Event> = Api::namespaced(client.clone(), namespace);
-        // It keeps its name, so that nobody reads it twice when only the answer was lost.
-        let event = event(tale, node, namespace, at);
-        let begin = Instant::now();
+    /// Tells one, unless others of its namespace have to wait: then it waits behind them.
+    async fn hear(&mut self, client: &Client, node: &str, heard: Heard) {
+        let namespace = heard.tale.about.namespace.as_deref().unwrap_or("default");
+        let event = event(&heard.tale, node, namespace, heard.at);
+        let telling = Telling { heard, event };
+        let waits = self.refused.contains_key(telling.namespace());
+        if waits || !self.tell(client, &telling).await {
+            self.put_off(telling);
+        }
+    }
+
+    fn put_off(&mut self, telling: Telling) {
+        let waiting = self.refused.values().map(|refused| refused.waiting.len());
+        if waiting.sum::<usize>() >= QUEUE {
+            return debug!(reason = telling.heard.tale.reason, "an event was dropped");
+        }
+        let refused = self.refused.entry(telling.namespace().to_owned());
+        let refused = refused.or_insert_with(|| Refused {
+            waiting: VecDeque::new(),
+            due: Instant::now() + PAUSE.0,
+            pause: PAUSE.0,
+        });
+        refused.waiting.push_back(telling);
+    }
+
+    /// Tells one of each namespace whose pause is over. Where it is taken the others are, too.
+    async fn try_again(&mut self, client: &Client) {
+        let now = Instant::now();
+        let refused = self.refused.iter();
+        let due = refused.filter(|(_, refused)| refused.due <= now);
+        let due: Vec<String> = due.map(|(namespace, _)| namespace.clone()).collect();
+        for namespace in due {
+            let Some(mut refused) = self.refused.remove(&namespace) else {
+                continue;
+            };
+            if let Some(telling) = refused.waiting.pop_front() {
+                if self.tell(client, &telling).await {
+                    refused.pause = PAUSE.0;
+                    refused.due = now;
+                } else {
+                    refused.waiting.push_back(telling);
+                    refused.pause = (refused.pause * 2).min(PAUSE.1);
+                    refused.due = Instant::now() + refused.pause;
+                }
+            }
+            if !refused.waiting.is_empty() {
+                self.refused.insert(namespace, refused);
+            }
+        }
+    }
+
+    /// Tells one, again and again while nobody answers. Returns whether it is done with: what the
+    /// server refuses may be taken later.
+    async fn tell(&mut self, client: &Client, telling: &Telling) -> bool {
+        let Telling {
+            heard: Heard { tale, at, since },
+            event,
+        } = telling;
+        let api: Api<Event> = Api::namespaced(client.clone(), telling.namespace());
         let mut pause = PAUSE.0;
         loop {
-            let Err(error) = self.try_to_tell(&api, tale, &event, at).await else {
-                return;
+            let Err(error) = self.try_to_tell(&api, tale, event, *at).await else {
+                return true;
             };
-            if !passes(&error) || begin.elapsed() >= WORTH {
+            if !passes(&error) || since.elapsed() >= WORTH {
                 warn!(reason = tale.reason, message = tale.message, %error, "an event could not be written");
-                return;
+                return true;
             }
             debug!(reason = tale.reason, %error, "an event waits for the server");
+            if let Error::Api(_) = error {
+                return false;
+            }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(PAUSE.1);
         }
@@ -171,6 +272,13 @@ impl Teller {
         let name = event.metadata.name.clone().unwrap_or_default();
         self.told.insert(key, Told { name, count: 1 });
         Ok(())
+    }
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -286,6 +394,48 @@ mod tests {
         // Broken for ever.
         let asked = asked([]).await;
         assert!(asked.len() > 100 && asked.len() < 200, "{}", asked.len());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_namespace_whose_events_are_refused_holds_up_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let begin = Instant::now();
+        let full = Duration::from_secs(60);
+        let script = Script::by(move |asked| {
+            let refuses = asked.path.contains("/namespaces/a/") && begin.elapsed() < full;
+            if refuses { refused(500) } else { taken() }
+        });
+        let client = context(dir.path(), &script).client.clone();
+        let (recorder, teller) = Recorder::new();
+        for (namespace, reason) in [("a", "One"), ("a", "Two"), ("b", "One"), ("b", "Two")] {
+            let about = ObjectReference {
+                namespace: Some(namespace.to_owned()),
+                uid: Some(namespace.to_owned()),
+                ..ObjectReference::default()
+            };
+            recorder.normal(about, reason, "it".to_owned());
+        }
+        let telling = teller.run(client, "n1".to_owned(), CancellationToken::new());
+        let mut telling = std::pin::pin!(telling);
+        let told = |namespace: &str| {
+            let path = format!("POST /api/v1/namespaces/{namespace}/events");
+            let asked = script.asked().into_iter();
+            asked.filter(|asked| *asked == path).count()
+        };
+        let soon = Duration::from_secs(1);
+        assert!(tokio::time::timeout(soon, &mut telling).await.is_err());
+        assert_eq!(told("b"), 2);
+        assert!(tokio::time::timeout(full, &mut telling).await.is_err());
+        // It is not asked more often than one that has a single event to take.
+        assert!((10..30).contains(&told("a")), "{}", told("a"));
+        drop(recorder);
+        telling.await;
+        let begun = (begin.elapsed(), told("b"));
+        assert!(begun.0 < full + PAUSE.1 * 2 && begun.1 == 2, "{begun:?}");
+        let asked = script.requests().into_iter();
+        let names = asked.map(|asked| asked.body["metadata"]["name"].to_string());
+        let names: std::collections::BTreeSet<String> = names.collect();
+        assert_eq!(names.len(), 4);
     }
 
     #[tokio::test]

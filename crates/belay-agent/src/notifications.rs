@@ -24,20 +24,25 @@ mod write;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
-use futures::stream::StreamExt as _;
+use futures::future::{BoxFuture, FutureExt as _};
+use futures::stream::{FuturesUnordered, StreamExt as _};
 use kube::runtime::watcher::{self, Event};
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
+use tracing::{error, warn};
 
 use driver::{Driver, Notice};
 pub(crate) use errand::Errand;
 
 use crate::context::Context;
 use crate::journal::Started;
-use crate::watching::watch_all;
+use crate::watching::{Told, watch_all};
+
+/// How long what a driver failed at waits for another: what made it fail may still be there.
+const AGAIN: Duration = Duration::from_secs(10);
 
 /// Delivers everything of a kind until `shutdown`.
 pub(crate) async fn run<E: Errand>(context: Arc<Context>, shutdown: CancellationToken) {
@@ -50,6 +55,7 @@ pub(crate) async fn run<E: Errand>(context: Arc<Context>, shutdown: Cancellation
         active: HashMap::new(),
         ended: HashSet::new(),
         tasks: JoinSet::new(),
+        again: FuturesUnordered::new(),
         listing: HashSet::new(),
         shutdown: shutdown.clone(),
     };
@@ -64,9 +70,9 @@ pub(crate) async fn run<E: Errand>(context: Arc<Context>, shutdown: Cancellation
         tokio::select! {
             () = shutdown.cancelled() => break,
             event = events.next() => match event {
-                Some(Ok(event)) => {
+                Some(Ok(told)) => {
                     missing = false;
-                    errands.event(event);
+                    errands.told(told);
                 }
                 Some(Err(error)) if is_missing(&error) => {
                     if !std::mem::replace(&mut missing, true) {
@@ -80,8 +86,9 @@ pub(crate) async fn run<E: Errand>(context: Arc<Context>, shutdown: Cancellation
             },
             Some(ended) = errands.tasks.join_next() => match ended {
                 Ok(uid) => errands.over(uid),
-                Err(error) => warn!(%error, "a delivery failed"),
+                Err(error) => errands.failed(&error),
             },
+            Some(uid) = errands.again.next() => errands.take_up_again(&uid),
         }
     }
     while errands.tasks.join_next().await.is_some() {}
@@ -90,6 +97,10 @@ pub(crate) async fn run<E: Errand>(context: Arc<Context>, shutdown: Cancellation
 /// A delivery under way.
 struct Active<E> {
     notices: mpsc::UnboundedSender<Notice<E>>,
+    about: Started,
+    /// As the watch has shown it last, unless it is gone.
+    object: Option<Box<E>>,
+    task: tokio::task::Id,
     /// Whether the watch has shown its end.
     end_seen: bool,
 }
@@ -100,12 +111,32 @@ struct Errands<E> {
     /// Ended here, and the watch has not caught up.
     ended: HashSet<String>,
     tasks: JoinSet<String>,
+    /// Those whose driver failed: another takes them up.
+    again: FuturesUnordered<BoxFuture<'static, String>>,
     /// Seen in the list that is being read.
     listing: HashSet<String>,
     shutdown: CancellationToken,
 }
 
 impl<E: Errand> Errands<E> {
+    fn told(&mut self, told: Told<E>) {
+        match told {
+            Told::Event(event) => self.event(event),
+            // What goes on with it goes on as it was read before.
+            Told::Unreadable(uid) => {
+                self.listing.insert(uid);
+            }
+            Told::Gone(uid) => {
+                self.gone(&uid);
+                // What an agent before this one left of it.
+                let left = self.context.journal.started(E::JOURNAL, &uid);
+                if let Some(started) = left.filter(|_| !self.active.contains_key(&uid)) {
+                    self.spawn(started, None, true);
+                }
+            }
+        }
+    }
+
     fn event(&mut self, event: Event<E>) {
         match event {
             Event::Init => self.listing.clear(),
@@ -124,6 +155,7 @@ impl<E: Errand> Errands<E> {
         let is_final = object.is_final();
         if let Some(active) = self.active.get_mut(&uid) {
             active.end_seen |= is_final;
+            active.object = Some(Box::new(object.clone()));
             // A driver that has just ended needs no notice.
             let _ = active.notices.send(Notice::Seen(Box::new(object)));
             return;
@@ -150,6 +182,7 @@ impl<E: Errand> Errands<E> {
         self.ended.remove(uid);
         if let Some(active) = self.active.get_mut(uid) {
             active.end_seen = true;
+            active.object = None;
             let _ = active.notices.send(Notice::Gone);
         }
     }
@@ -179,14 +212,20 @@ impl<E: Errand> Errands<E> {
     fn spawn(&mut self, about: Started, object: Option<Box<E>>, end_seen: bool) {
         let uid = about.uid.clone();
         let (notices, inbox) = mpsc::unbounded_channel();
-        let driver = Driver::new(Arc::clone(&self.context), about, object);
-        self.active
-            .insert(uid.clone(), Active { notices, end_seen });
-        let shutdown = self.shutdown.clone();
-        self.tasks.spawn(async move {
+        let driver = Driver::new(Arc::clone(&self.context), about.clone(), object.clone());
+        let (name, shutdown) = (uid.clone(), self.shutdown.clone());
+        let task = self.tasks.spawn(async move {
             driver.run(inbox, shutdown).await;
-            uid
+            name
         });
+        let active = Active {
+            notices,
+            about,
+            object,
+            task: task.id(),
+            end_seen,
+        };
+        self.active.insert(uid, active);
     }
 
     fn over(&mut self, uid: String) {
@@ -196,6 +235,24 @@ impl<E: Errand> Errands<E> {
             .is_some_and(|active| !active.end_seen)
         {
             self.ended.insert(uid);
+        }
+    }
+
+    /// A driver has panicked. What it did is in the runtime and in the journal; another goes on.
+    fn failed(&mut self, error: &JoinError) {
+        let mut active = self.active.iter();
+        let Some((uid, _)) = active.find(|(_, active)| active.task == error.id()) else {
+            return;
+        };
+        error!(uid, %error, "a delivery failed; it is taken up anew");
+        let uid = uid.clone();
+        let pause = tokio::time::sleep(AGAIN);
+        self.again.push(pause.map(|()| uid).boxed());
+    }
+
+    fn take_up_again(&mut self, uid: &str) {
+        if let Some(active) = self.active.remove(uid) {
+            self.spawn(active.about, active.object, active.end_seen);
         }
     }
 }
@@ -220,14 +277,13 @@ fn uid(object: &impl Errand) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::fake::Fake;
+    use crate::testing::fake::{Fake, Start};
     use crate::testing::{Asked, Reply, Script, context, with_container};
     use belay_api::notification::PodNotification;
     use jiff::{SignedDuration, Timestamp};
     use serde_json::Value;
     use serde_json::json;
     use std::sync::Mutex;
-    use std::time::Duration;
 
     fn object(state: &str) -> PodNotification {
         let mut value = json!({
@@ -257,6 +313,7 @@ mod tests {
             active: HashMap::new(),
             ended: HashSet::new(),
             tasks: JoinSet::new(),
+            again: FuturesUnordered::new(),
             listing: HashSet::new(),
             shutdown: CancellationToken::new(),
         }
@@ -386,6 +443,65 @@ mod tests {
             work.await.unwrap();
             asking.await.unwrap();
         }
+    }
+
+    #[tokio::test]
+    async fn what_a_driver_failed_at_is_taken_up_by_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let fake = Arc::new(Fake::default());
+        fake.starts.lock().unwrap().push_back(Start::Panics);
+        let script = serving(unclaimed());
+        let mut notifications = Errands {
+            context: with_container(dir.path(), &script, &fake),
+            ..notifications(&dir.path().join("other"))
+        };
+        notifications.event(Event::Apply(serde_json::from_value(unclaimed()).unwrap()));
+        let panicked = notifications.tasks.join_next().await.unwrap();
+        notifications.failed(&panicked.unwrap_err());
+        tokio::time::pause();
+        let uid = notifications.again.next().await.unwrap();
+        tokio::time::resume();
+        notifications.take_up_again(&uid);
+        let ended = notifications.tasks.join_next().await.unwrap();
+        notifications.over(ended.unwrap());
+        assert!(notifications.active.is_empty());
+        let written = script.written();
+        assert_eq!(written.last().unwrap()["status"]["state"], "Succeeded");
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_read_any_more_is_still_there_until_it_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut notifications = notifications(dir.path());
+        notifications.told(Told::Event(Event::Apply(object("New"))));
+        for gone in [false, true] {
+            notifications.told(Told::Event(Event::Init));
+            notifications.told(Told::Unreadable("u".to_owned()));
+            notifications.told(Told::Event(Event::InitDone));
+            if gone {
+                notifications.told(Told::Gone("u".to_owned()));
+            }
+            assert_eq!(notifications.active["u"].end_seen, gone);
+        }
+    }
+
+    #[tokio::test]
+    async fn of_what_can_never_be_read_nothing_is_left_when_it_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut notifications = notifications(dir.path());
+        let journal = notifications.context.journal.clone();
+        let started = object("New").about();
+        let put = journal.put_started(PodNotification::JOURNAL, &started);
+        put.await.unwrap();
+        notifications.told(Told::Event(Event::Init));
+        notifications.told(Told::Unreadable("u".to_owned()));
+        notifications.told(Told::Event(Event::InitDone));
+        assert!(notifications.active.is_empty());
+        notifications.told(Told::Gone("u".to_owned()));
+        let uid = notifications.tasks.join_next().await.unwrap().unwrap();
+        assert_eq!(uid, "u");
+        let left = journal.started(PodNotification::JOURNAL, "u");
+        assert!(left.is_none());
     }
 
     #[tokio::test]

@@ -44,8 +44,7 @@ use belay_runtime::{ContainerState, Listed, RuntimeError, Sandbox};
 use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use kube::Api;
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::watcher::{self, Event};
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
@@ -57,7 +56,7 @@ use terminate::{Interim, Terminations};
 use worker::{Desired, Worker};
 
 use crate::context::Host;
-use crate::reconnect::Reconnect;
+use crate::watching::follow;
 
 /// How often the runtime is asked for its sandboxes: one that died without its containers is seen by
 /// nobody else.
@@ -247,7 +246,7 @@ impl Pods {
         let api: Api<Pod> = Api::all(context.client.clone());
         let selector =
             watcher::Config::default().fields(&format!("spec.nodeName={}", context.node_name));
-        let mut events = std::pin::pin!(watcher(api, selector).backoff(Reconnect::default()));
+        let mut events = std::pin::pin!(follow(api, selector));
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return,

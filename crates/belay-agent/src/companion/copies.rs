@@ -11,7 +11,7 @@ use kube::runtime::watcher::{self, Event};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use crate::watching::watch_all;
+use crate::watching::{Told, watch_all};
 
 /// What is kept of a pod.
 #[derive(Debug, Clone, PartialEq)]
@@ -109,14 +109,21 @@ pub(crate) async fn run(
             event = events.next() => event,
         };
         match event {
-            Some(Ok(Event::Init)) => listed.clear(),
-            Some(Ok(Event::InitApply(pod))) => {
+            Some(Ok(Told::Event(Event::Init))) => listed.clear(),
+            Some(Ok(Told::Event(Event::InitApply(pod)))) => {
                 copies.put(&pod);
                 listed.insert(pod.uid().to_owned());
             }
-            Some(Ok(Event::InitDone)) => copies.keep_only(&std::mem::take(&mut listed)),
-            Some(Ok(Event::Apply(pod))) => copies.put(&pod),
-            Some(Ok(Event::Delete(pod))) => copies.remove(pod.uid()),
+            Some(Ok(Told::Event(Event::InitDone))) => {
+                copies.keep_only(&std::mem::take(&mut listed));
+            }
+            Some(Ok(Told::Event(Event::Apply(pod)))) => copies.put(&pod),
+            Some(Ok(Told::Event(Event::Delete(pod)))) => copies.remove(pod.uid()),
+            // What was read of it before stays.
+            Some(Ok(Told::Unreadable(uid))) => {
+                listed.insert(uid);
+            }
+            Some(Ok(Told::Gone(uid))) => copies.remove(&uid),
             Some(Err(error)) => warn!(%error, "the watch of pods was interrupted; it is resumed"),
             None => return,
         }

@@ -576,9 +576,11 @@ async fn settled(
     let killed = report.outcome == belay_action::Outcome::Signaled { signal: SIGKILL };
     let taken_along = killed
         && match target(context, id).await {
-            Some(target) => tokio::time::timeout(TAKEN_ALONG, target.wait())
-                .await
-                .is_ok(),
+            Some(target) => {
+                // Nobody knows of an end for which nobody could wait.
+                let ended = tokio::time::timeout(TAKEN_ALONG, target.wait()).await;
+                matches!(ended, Ok(Ok(())))
+            }
             None => true,
         };
     let mut outcome = outcome(report, handler);

@@ -2,7 +2,7 @@
 //! made, or be something else by now: no more is read than is wanted, and only of what is a file.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read as _};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
@@ -25,10 +25,13 @@ pub(crate) fn is(path: &Path, data: &[u8]) -> bool {
     same().unwrap_or(false)
 }
 
-/// The first bytes of a file, `longest` at most; blocks.
-pub(crate) fn head(path: &Path, longest: u64) -> io::Result<Vec<u8>> {
+/// The last bytes of a file, `longest` at most; blocks.
+pub(crate) fn tail(path: &Path, longest: u64) -> io::Result<Vec<u8>> {
     let mut found = Vec::new();
-    let file = open(path, OFlags::empty())?;
+    let mut file = open(path, OFlags::empty())?;
+    let from = file.metadata()?.len().saturating_sub(longest);
+    file.seek(SeekFrom::Start(from))?;
+    // It may grow while it is read.
     file.take(longest).read_to_end(&mut found)?;
     Ok(found)
 }
@@ -78,7 +81,7 @@ mod tests {
         let path = dir.path().join("huge");
         File::create(&path).unwrap().set_len(HUGE).unwrap();
         assert!(!is(&path, b"some"));
-        assert_eq!(head(&path, 3).unwrap(), [0; 3]);
+        assert_eq!(tail(&path, 3).unwrap(), [0; 3]);
     }
 
     #[test]
@@ -88,7 +91,7 @@ mod tests {
         let mode = rustix::fs::Mode::from_raw_mode(0o600);
         rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, mode).unwrap();
         assert!(!is(&pipe, b""));
-        let refused = head(&pipe, 3).unwrap_err();
+        let refused = tail(&pipe, 3).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
     }
 }

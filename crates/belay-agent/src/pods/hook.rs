@@ -160,38 +160,54 @@ async fn target(place: &Place) -> Result<Arc<dyn Target>, HookResult> {
 
 async fn exec(place: &Place, command: Vec<String>, timeout: Duration) -> Came {
     let latest = Instant::now() + timeout;
-    let request = ExecRequest {
+    let mut request = ExecRequest {
         attempt: place.attempt.clone(),
         command,
         timeout,
     };
     let failed = |message| Came::Ended(HookResult::Failed { message });
-    let target = match target(place).await {
-        Ok(target) => target,
-        Err(result) => return Came::Ended(result),
-    };
-    let problem = match target.start_before(&request, latest).await {
-        Ok(running) => return follow(place, running).await,
-        Err(
-            error @ (TargetError::NotRunning { .. }
-            | TargetError::Restarted { .. }
-            | TargetError::Unsupported { .. }),
-        ) => return failed(causes(&error)),
-        Err(TargetError::TooLate { .. }) => return Came::Ended(never_started()),
-        // Whether it was started is not known: the runtime's record decides.
-        Err(
-            error @ (TargetError::Exists { .. }
-            | TargetError::Lost { .. }
-            | TargetError::Away { .. }
-            | TargetError::Runtime { .. }),
-        ) => causes(&error),
-    };
-    debug!(attempt = %place.attempt, problem, "a hook's start went wrong; looking what came of it");
-    match find(place).await {
-        Found::Running(running) => follow(place, running).await,
-        Found::Ended(report) => Came::Ended(result(report)),
-        Found::NeverStarted => failed(problem),
-        Found::Lost => Came::Lost,
+    let mut pause = PAUSE.0;
+    loop {
+        let target = match target(place).await {
+            Ok(target) => target,
+            Err(result) => return Came::Ended(result),
+        };
+        let error = match target.start_before(&request, latest).await {
+            Ok(running) => return follow(place, running).await,
+            Err(
+                error @ (TargetError::NotRunning { .. }
+                | TargetError::Restarted { .. }
+                | TargetError::Unsupported { .. }),
+            ) => return failed(causes(&error)),
+            Err(TargetError::TooLate { .. }) => return Came::Ended(never_started()),
+            // Whether it was started is not known: the runtime's record decides.
+            Err(
+                error @ (TargetError::Exists { .. }
+                | TargetError::Lost { .. }
+                | TargetError::Away { .. }
+                | TargetError::Runtime { .. }),
+            ) => error,
+        };
+        let problem = causes(&error);
+        debug!(attempt = %place.attempt, problem, "a hook's start went wrong; looking what came of it");
+        match find(place).await {
+            Found::Running(running) => return follow(place, running).await,
+            Found::Ended(report) => return Came::Ended(result(report)),
+            Found::Lost => return Came::Lost,
+            Found::NeverStarted => {}
+        }
+        // A runtime that is away, as during a restart, is waited for while there is time.
+        let left = latest.saturating_duration_since(Instant::now());
+        if !matches!(error, TargetError::Away { .. }) || left.is_zero() {
+            return failed(problem);
+        }
+        warn!(attempt = %place.attempt, problem, "a hook was not started; trying again");
+        tokio::select! {
+            () = tokio::time::sleep(pause.min(left)) => {}
+            () = place.cancel.cancelled() => return Came::Ended(never_started()),
+        }
+        pause = (pause * 2).min(PAUSE.1);
+        request.timeout = latest.saturating_duration_since(Instant::now());
     }
 }
 
@@ -299,6 +315,9 @@ mod tests {
     use jiff::Timestamp;
     use serde_json::json;
 
+    use crate::pods::terminate::tests::Stubborn;
+    use crate::testing::fake::{Fake, ID, Start};
+
     fn resolved(handler: Value) -> Result<Hook, String> {
         let container = json!({"name": "c", "ports": [{"name": "web", "containerPort": 8080}]});
         let container: Container = serde_json::from_value(container).unwrap();
@@ -372,5 +391,52 @@ mod tests {
             let survivors = vec!["7 (dd)".to_owned()];
             assert_eq!(result(report(killed)), HookResult::Killed { survivors });
         }
+    }
+
+    /// What a command comes to in a container whose first starts come to this.
+    async fn ran(starts: impl IntoIterator<Item = TargetError>, limit: Duration) -> Came {
+        let fake = Fake::default();
+        let starts = starts.into_iter().map(Start::Fails);
+        fake.starts.lock().unwrap().extend(starts);
+        let place = Place {
+            runtime: Arc::new(Stubborn::with(fake)),
+            id: ContainerId::new(ID).unwrap(),
+            attempt: AttemptId::new("u.main.1").unwrap(),
+            cancel: CancellationToken::new(),
+        };
+        run(&place, Hook::Exec(vec!["x".into()]), limit).await
+    }
+
+    fn away() -> TargetError {
+        TargetError::Away {
+            what: "start a command".to_owned(),
+            source: "it is being restarted".into(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_hook_that_a_restart_of_the_runtime_kept_from_starting_is_started_after_it() {
+        let succeeded = Came::Ended(HookResult::Succeeded);
+        let limit = Duration::from_secs(60);
+        assert_eq!(ran([away(), away()], limit).await, succeeded);
+        let refused = TargetError::Runtime {
+            what: "start a command".to_owned(),
+            source: "no".into(),
+        };
+        let refused = ran([refused], limit).await;
+        assert!(
+            matches!(refused, Came::Ended(HookResult::Failed { .. })),
+            "{refused:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_runtime_that_stays_away_is_asked_no_longer_than_there_is_time() {
+        let away = (0..100).map(|_| away());
+        let came = ran(away, Duration::from_millis(300)).await;
+        assert!(
+            !matches!(came, Came::Ended(HookResult::Succeeded) | Came::Lost),
+            "{came:?}"
+        );
     }
 }

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::contents;
 
-/// How much of the file is read.
+/// How much of the file is read: its end.
 const LONGEST: u64 = 4096;
 /// How much of a log stands in for it.
 const LOG_BYTES: usize = 2048;
@@ -47,7 +47,7 @@ impl Source {
     /// The message of a container that ended with `code`; blocks.
     pub(crate) fn read(&self, code: i32) -> Option<String> {
         let written = self.file.as_deref().and_then(|file| {
-            let text = contents::head(file, LONGEST).ok()?;
+            let text = contents::tail(file, LONGEST).ok()?;
             Some(String::from_utf8_lossy(&text).into_owned())
         });
         let written = written.filter(|text| !text.is_empty());
@@ -57,10 +57,11 @@ impl Source {
     }
 }
 
+/// Where the container writes it; a relative path begins at its root.
 fn path(container: &Container) -> PathBuf {
     let given = container.other.get("terminationMessagePath");
     let given = given.and_then(Value::as_str).filter(|p| !p.is_empty());
-    PathBuf::from(given.unwrap_or("/dev/termination-log"))
+    Path::new("/").join(given.unwrap_or("/dev/termination-log"))
 }
 
 /// Makes the file for a container that is about to be started, in the pod's directory; blocks.
@@ -171,6 +172,20 @@ mod tests {
             assert_eq!(read(container, 1).as_deref(), Some("disk is full"));
         }
         assert_eq!(Source::of(None, &config).read(1), None);
+    }
+
+    #[test]
+    fn of_a_long_message_the_end_is_told_also_at_a_relative_path() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = ContainerConfig::default();
+        let container = json!({"name": "c", "terminationMessagePath": "tmp/last-words"});
+        let container: Container = serde_json::from_value(container).unwrap();
+        let made = mount(dir.path(), &container, &config).unwrap();
+        assert_eq!(made.container_path, Path::new("/tmp/last-words"));
+        fs::write(&made.host_path, "x".repeat(4997) + "end").unwrap();
+        config.mounts.push(made);
+        let read = Source::of(Some(&container), &config).read(0).unwrap();
+        assert_eq!(read, "x".repeat(4093) + "end");
     }
 
     #[test]

@@ -13,14 +13,13 @@ use belay_api::pod::{Pod, Reference, ReferenceKind};
 use futures::future::select_all;
 use futures::stream::StreamExt as _;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
-use crate::reconnect::Reconnect;
+use crate::watching::follow;
 
 /// The data of a ConfigMap or a secret.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -125,7 +124,7 @@ impl Objects {
         let (namespace, Reference { kind, name }) = &key;
         let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
         let selector = watcher::Config::default().fields(&format!("metadata.name={name}"));
-        let mut events = std::pin::pin!(watcher(api, selector).backoff(Reconnect::default()));
+        let mut events = std::pin::pin!(follow(api, selector));
         let mut listed = None;
         loop {
             let event = tokio::select! {

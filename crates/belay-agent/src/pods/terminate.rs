@@ -264,14 +264,14 @@ impl Terminations {
         swept || self.end_of(container, id) == Some(&End::Killed { survivors: vec![] })
     }
 
-    /// Kills what is left of an incarnation that has ended.
+    /// Kills what is left of an incarnation that has ended, until nothing is.
     pub(crate) fn sweep(&mut self, container: &str, id: &ContainerId) {
         let name = id.as_str().to_owned();
         if self.swept.contains_key(&name) {
             return;
         }
         self.swept.insert(name, Sweep::UnderWay);
-        self.hands.kill(container.to_owned(), id.clone());
+        self.hands.sweep(container.to_owned(), id.clone());
     }
 
     /// This incarnation of a container has come up: that it was to come is remembered no longer.

@@ -362,7 +362,8 @@ impl Worker {
             loop {
                 match forget(&context, &id, &mut config).await {
                     Ok(()) => break,
-                    Err(RuntimeError::Call { .. } | RuntimeError::Away { .. }) => {}
+                    Err(RuntimeError::Call { .. }) => {}
+                    Err(error) if error.is_transient() => {}
                     Err(error) => {
                         return debug!(container = %id, %error, "an old incarnation could not be removed");
                     }

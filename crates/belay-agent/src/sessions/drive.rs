@@ -8,7 +8,7 @@ use belay_action::{AttemptId, ContainerId};
 use belay_runtime::{Session, SessionEnd, SessionRequest, Size, Streams};
 use bytes::Bytes;
 use futures::stream::{SplitSink, SplitStream};
-use futures::{SinkExt as _, Stream, StreamExt as _};
+use futures::{Sink, SinkExt as _, Stream, StreamExt as _};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
@@ -54,7 +54,6 @@ const LONGEST: usize = 16 << 20;
 const PIECE: usize = 32 << 10;
 
 type Connection = WebSocketStream<TokioIo<Upgraded>>;
-type Sink = SplitSink<Connection, Message>;
 
 /// What a session is made of before it begins.
 pub(super) struct Driver {
@@ -122,7 +121,7 @@ impl Driver {
         };
         let (words, heard) = mpsc::unbounded_channel();
         let over = tokio::select! {
-            ended = output.pass_on(&session, &mut sink) => {
+            ended = output.pass_on(session.ended(), &mut sink) => {
                 ended.map_or(Over::ClientGone, Over::Ended)
             }
             () = client.listen(words) => Over::ClientGone,
@@ -299,7 +298,12 @@ struct Output {
 impl Output {
     /// Sends what the command writes until it has ended and all was said. `None` when nothing can be
     /// sent any more.
-    async fn pass_on(&mut self, session: &Session, sink: &mut Sink) -> Option<SessionEnd> {
+    async fn pass_on(
+        &mut self,
+        end: impl Future<Output = SessionEnd>,
+        sink: &mut (impl Sink<Message> + Unpin),
+    ) -> Option<SessionEnd> {
+        let mut end = std::pin::pin!(end);
         let mut ended = None;
         let mut ping = interval(PING);
         ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -309,21 +313,26 @@ impl Output {
                 return Some(end);
             }
             let message = tokio::select! {
-                // What was said before the end is sent before it.
+                // What was said before the end is sent before it, and nothing keeps a ping waiting:
+                // there may be output without end.
                 biased;
-                message = self.stdout.next() => message,
-                message = self.stderr.next() => message,
-                end = session.ended(), if ended.is_none() => {
-                    ended = Some(end);
-                    None
-                }
                 _ = ping.tick() => {
                     // An answer before it is asked for: the client's pings may wait behind input
                     // for which there is no room.
-                    if sink.send(Message::Pong(Bytes::new())).await.is_err() {
+                    if sink.feed(Message::Pong(Bytes::new())).await.is_err()
+                        || sink.send(Message::Ping(Bytes::new())).await.is_err()
+                    {
                         return None;
                     }
-                    Some(Message::Ping(Bytes::new()))
+                    // To a client that is slow to take them there is more to say than that.
+                    ping.reset();
+                    None
+                }
+                message = self.stdout.next() => message,
+                message = self.stderr.next() => message,
+                end = &mut end, if ended.is_none() => {
+                    ended = Some(end);
+                    None
                 }
                 () = sleep(SILENCE), if ended.is_some() => return ended,
             };
@@ -337,7 +346,11 @@ impl Output {
 }
 
 /// Says how it ended, and goodbye.
-async fn finish(sink: &mut Sink, client: &mut Client<SplitStream<Connection>>, status: &Value) {
+async fn finish(
+    sink: &mut SplitSink<Connection, Message>,
+    client: &mut Client<SplitStream<Connection>>,
+    status: &Value,
+) {
     let last = async {
         let text = status.to_string();
         sink.send(channels::message(STATUS, text.as_bytes()))
@@ -362,6 +375,9 @@ async fn finish(sink: &mut Sink, client: &mut Client<SplitStream<Connection>>, s
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::convert::Infallible;
+    use std::future::pending;
+    use std::sync::Mutex;
     use std::sync::atomic::{AtomicU32, Ordering};
 
     fn client<S>(stream: S) -> Client<S> {
@@ -405,5 +421,48 @@ mod tests {
         drop(kept.recv().await);
         assert!(timeout(GONE * 3, &mut listening).await.is_err());
         assert_eq!(heard.load(Ordering::Relaxed), most + 2);
+    }
+
+    /// A client that takes this long for a message is told of an endless output for half a minute.
+    async fn told_of_endless_output(pause: Duration) -> Vec<(Duration, Message)> {
+        let (mut writer, reader) = pipe::pipe().unwrap();
+        tokio::spawn(async move { while writer.write_all(&[b'y'; PIECE]).await.is_ok() {} });
+        let mut output = Output {
+            stdout: Source::new(STDOUT, Some(reader), true),
+            stderr: Source::new(STDERR, None, true),
+        };
+        let (begin, sent) = (Instant::now(), Mutex::new(Vec::new()));
+        let sink = futures::sink::unfold((), async |(), message| {
+            sleep(pause).await;
+            sent.lock().unwrap().push((begin.elapsed(), message));
+            Ok::<(), Infallible>(())
+        });
+        let mut sink = Box::pin(sink);
+        let passing = output.pass_on(pending(), &mut sink);
+        assert!(timeout(Duration::from_secs(30), passing).await.is_err());
+        drop(sink);
+        sent.into_inner().unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn output_without_end_keeps_no_ping_and_no_pong_waiting() {
+        let sent = told_of_endless_output(Duration::from_secs(1)).await;
+        for is in [Message::is_ping, Message::is_pong] {
+            let mut last = Duration::ZERO;
+            let times = sent.iter().filter(|(_, message)| is(message));
+            for (at, _) in times.chain([&(Duration::from_secs(30), Message::Close(None))]) {
+                assert!(*at - last <= Duration::from_secs(10), "{last:?} {at:?}");
+                last = *at;
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pings_keep_no_output_from_a_client_that_is_slow_to_take_them() {
+        let sent = told_of_endless_output(Duration::from_secs(6)).await;
+        assert!(
+            sent.iter().any(|(_, message)| message.is_binary()),
+            "{sent:?}"
+        );
     }
 }

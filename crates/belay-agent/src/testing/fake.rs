@@ -22,6 +22,12 @@ use crate::pods::{ContainerView, PodView};
 /// The container's ID.
 pub(crate) const ID: &str = "c1";
 
+/// A start that comes to nothing.
+pub(crate) enum Start {
+    Fails(TargetError),
+    Panics,
+}
+
 /// Succeeds at once at whatever it is asked.
 pub(crate) struct Fake {
     pub(crate) incarnation: Incarnation,
@@ -29,6 +35,10 @@ pub(crate) struct Fake {
     pub(crate) failures: Mutex<VecDeque<RuntimeError>>,
     /// Whether signals are swallowed.
     pub(crate) swallows: bool,
+    /// What its first starts come to.
+    pub(crate) starts: Mutex<VecDeque<Start>>,
+    /// What whoever waits for its end is told, once; it runs on.
+    pub(crate) waited: Mutex<Option<Result<(), TargetError>>>,
     /// Told when it is asked to forget an attempt.
     pub(crate) forgetting: Notify,
     /// How many attempts it may forget.
@@ -45,6 +55,8 @@ impl Default for Fake {
             },
             failures: Mutex::default(),
             swallows: false,
+            starts: Mutex::default(),
+            waited: Mutex::default(),
             forgetting: Notify::new(),
             forgets: Semaphore::new(100),
         }
@@ -103,7 +115,12 @@ impl Target for Fake {
     }
 
     async fn start(&self, _: &ExecRequest) -> Result<Box<dyn Running>, TargetError> {
-        Ok(Box::new(Done))
+        let start = self.starts.lock().unwrap().pop_front();
+        match start {
+            Some(Start::Fails(error)) => Err(error),
+            Some(Start::Panics) => panic!("as the test wants it"),
+            None => Ok(Box::new(Done)),
+        }
     }
 
     async fn find(&self, _: &AttemptId) -> Result<Found, TargetError> {
@@ -127,7 +144,11 @@ impl Target for Fake {
     }
 
     async fn wait(&self) -> Result<(), TargetError> {
-        std::future::pending().await
+        let waited = self.waited.lock().unwrap().take();
+        match waited {
+            Some(waited) => waited,
+            None => std::future::pending().await,
+        }
     }
 }
 

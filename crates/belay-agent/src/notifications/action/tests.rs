@@ -176,3 +176,28 @@ async fn an_attempt_that_was_started_here_tells_since_when() {
     let found = follow(&context, &target, Box::new(Done), &attempt(), None, cancel).await;
     assert!(matches!(found, Came::Ended { begun: None, .. }));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_was_taken_along_only_by_a_container_of_whose_end_is_known() {
+    let restarted = Verdict::ContainerRestarted { may_have_run: true };
+    let killed = Verdict::Signaled { signal: SIGKILL };
+    let blind = || {
+        Err(TargetError::Runtime {
+            what: "wait for its end".to_owned(),
+            source: "too many open files".into(),
+        })
+    };
+    for (waited, verdict) in [
+        (Some(Ok(())), restarted),
+        (Some(blind()), killed.clone()),
+        (None, killed),
+    ] {
+        let fake = Fake::default();
+        *fake.waited.lock().unwrap() = waited;
+        let dir = tempfile::tempdir().unwrap();
+        let context = with_container(dir.path(), &Script::default(), &Arc::new(fake));
+        let report = report(Raw::Signaled { signal: SIGKILL });
+        let came = settled(&context, &meant().id, report, Some(&handler(true))).await;
+        assert_eq!(came.verdict, verdict);
+    }
+}

@@ -10,7 +10,7 @@ use belay_api::pod::Pod;
 use belay_api::signal::Signal;
 use belay_core::clock::LocalMillis;
 use belay_core::termination::{HookResult, HookTrace, News};
-use belay_runtime::RuntimeError;
+use belay_runtime::{PodRuntime, RuntimeError};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -298,21 +298,46 @@ impl Hands {
         let teller = self.teller(container, id.clone());
         let runtime = Arc::clone(&self.host.runtime);
         self.spawn(async move {
-            let mut pause = PAUSE.0;
-            let survivors = loop {
-                match runtime.kill_tree(&id).await {
-                    Ok(survivors) => break survivors,
-                    Err(RuntimeError::NotFound { .. }) => break Vec::new(),
-                    Err(error) => {
-                        warn!(container = %id, %error, "cannot kill a container; trying again");
-                    }
-                }
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(PAUSE.1);
-            };
+            let survivors = kill(&*runtime, &id).await;
             crash::at(crash::KILLED);
             teller.say(News::Killed { survivors });
         });
+    }
+
+    /// Kills again and again, until nothing survives.
+    pub(super) fn sweep(&mut self, container: String, id: ContainerId) {
+        let teller = self.teller(container, id.clone());
+        let runtime = Arc::clone(&self.host.runtime);
+        self.spawn(async move {
+            let mut pause = PAUSE.0;
+            loop {
+                let survivors = kill(&*runtime, &id).await;
+                if survivors.is_empty() {
+                    return teller.say(News::Killed { survivors });
+                }
+                let survivors = survivors.join(", ");
+                warn!(container = %id, survivors, "what it left could not be killed; trying again");
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(PAUSE.1);
+            }
+        });
+    }
+}
+
+/// Kills all that belongs to an incarnation, and returns what survived. A runtime that cannot is
+/// asked again.
+async fn kill(runtime: &dyn PodRuntime, id: &ContainerId) -> Vec<String> {
+    let mut pause = PAUSE.0;
+    loop {
+        match runtime.kill_tree(id).await {
+            Ok(survivors) => return survivors,
+            Err(RuntimeError::NotFound { .. }) => return Vec::new(),
+            Err(error) => {
+                warn!(container = %id, %error, "cannot kill a container; trying again");
+            }
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSE.1);
     }
 }
 

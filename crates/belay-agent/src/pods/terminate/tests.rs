@@ -1,5 +1,6 @@
 //! Terminations on a runtime that does not do as it is told.
 
+use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -18,6 +19,7 @@ use crate::node::Health;
 use crate::pods::Table;
 use crate::pods::objects::Objects;
 use crate::pods::tracked::{Instance, running};
+use crate::testing::fake::Fake;
 use crate::testing::{Script, context};
 
 /// Generous: a busy machine must not fail a test.
@@ -29,7 +31,23 @@ pub(in crate::pods) struct Stubborn {
     /// Nobody is ever found to send a signal to.
     hangs: bool,
     refusals: AtomicU32,
+    /// What the first kills leave.
+    survivors: Mutex<VecDeque<String>>,
     killed: Mutex<Vec<String>>,
+    /// What removals come to before it refuses all.
+    pub(in crate::pods) removals: Mutex<VecDeque<Result<(), RuntimeError>>>,
+    /// Whom everything is done to.
+    target: Option<Arc<Fake>>,
+}
+
+impl Stubborn {
+    /// With one container, which does as it is told.
+    pub(in crate::pods) fn with(fake: Fake) -> Self {
+        Stubborn {
+            target: Some(Arc::new(fake)),
+            ..Stubborn::default()
+        }
+    }
 }
 
 #[async_trait]
@@ -46,7 +64,8 @@ impl Containers for Stubborn {
         if self.hangs {
             std::future::pending::<()>().await;
         }
-        Err(refused())
+        let target = self.target.clone().ok_or_else(refused)?;
+        Ok(target)
     }
 }
 
@@ -106,7 +125,8 @@ impl PodRuntime for Stubborn {
             return Err(refused());
         }
         self.killed.lock().unwrap().push(id.to_string());
-        Ok(Vec::new())
+        let survivor = self.survivors.lock().unwrap().pop_front();
+        Ok(survivor.into_iter().collect())
     }
 
     async fn bound_logs(&self) -> Result<(), RuntimeError> {
@@ -114,7 +134,8 @@ impl PodRuntime for Stubborn {
     }
 
     async fn remove(&self, _: &ContainerId) -> Result<(), RuntimeError> {
-        Err(refused())
+        let removal = self.removals.lock().unwrap().pop_front();
+        removal.unwrap_or_else(|| Err(refused()))
     }
 }
 
@@ -129,7 +150,7 @@ pub(in crate::pods) struct Stage {
     /// Removed when the test is over.
     _dir: tempfile::TempDir,
     pub(in crate::pods) host: Arc<Host>,
-    runtime: Arc<Stubborn>,
+    pub(in crate::pods) runtime: Arc<Stubborn>,
     pub(in crate::pods) pod: Arc<Pod>,
     pub(in crate::pods) tracked: BTreeMap<String, Tracked>,
 }
@@ -402,4 +423,26 @@ async fn that_the_signal_was_sent_is_told_also_after_the_end_that_it_brought_abo
     assert!(!terminations.end_container("a", cause, grace, &stage.tracked));
     terminations.came_back("a", &ContainerId::new("a-2").unwrap());
     assert_eq!(sent(&terminations), None);
+}
+
+#[tokio::test]
+async fn what_a_sweep_leaves_is_swept_again() {
+    let runtime = Stubborn {
+        survivors: Mutex::new(["7 (dd)".to_owned()].into()),
+        ..Stubborn::default()
+    };
+    let stage = Stage::new(runtime, &json!([{"name": "web"}]));
+    let mut terminations = stage.terminations();
+    for _ in 0..2 {
+        // Whoever asks again while one is under way begins no other.
+        terminations.sweep("web", &id("web"));
+    }
+    let swept = async {
+        while !terminations.is_killed("web", &id("web")) {
+            let moment = terminations.next().await;
+            terminations.happened(moment);
+        }
+    };
+    tokio::time::timeout(PATIENCE, swept).await.unwrap();
+    assert_eq!(*stage.runtime.killed.lock().unwrap(), ["web-1", "web-1"]);
 }

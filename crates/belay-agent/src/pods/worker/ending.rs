@@ -285,14 +285,10 @@ async fn remove(context: &Host, id: &ContainerId) {
                 Err(RuntimeError::NotFound { .. }) => return,
                 Err(error) => error,
             },
-            Err(
-                error @ (RuntimeError::StartFailed { .. }
-                | RuntimeError::Silent { .. }
-                | RuntimeError::Damaged { .. }
-                | RuntimeError::Unseen { .. }
-                | RuntimeError::Io { .. }),
-            ) => return warn!(container = %id, %error, "could not be removed"),
-            Err(error @ (RuntimeError::Call { .. } | RuntimeError::Away { .. })) => error,
+            // What a CRI runtime refuses now it may do when it is less busy.
+            Err(error @ RuntimeError::Call { .. }) => error,
+            Err(error) if error.is_transient() => error,
+            Err(error) => return warn!(container = %id, %error, "could not be removed"),
         };
         warn!(container = %id, %error, "could not be removed; trying again");
         tokio::time::sleep(pause).await;
@@ -337,6 +333,20 @@ mod tests {
         tokio::time::advance(TEAR_DOWN).await;
         assert!(worker.is_stopped(grace));
         assert!(!worker.terminations.pod_is_over());
+    }
+
+    #[tokio::test]
+    async fn what_could_not_be_removed_for_a_moment_is_removed_after_it() {
+        let stage = Stage::new(Stubborn::default(), &json!([]));
+        let no_descriptor = RuntimeError::Io {
+            what: "read",
+            path: "state".into(),
+            source: std::io::Error::other("too many open files"),
+        };
+        let removals = [Err(no_descriptor), Ok(())];
+        stage.runtime.removals.lock().unwrap().extend(removals);
+        remove(&stage.host, &ContainerId::new("web-1").unwrap()).await;
+        assert!(stage.runtime.removals.lock().unwrap().is_empty());
     }
 
     #[tokio::test]

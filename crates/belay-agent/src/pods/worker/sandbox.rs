@@ -192,7 +192,7 @@ impl Worker {
         );
         let before = self.site.known.as_ref();
         let another = before.is_some_and(|before| before.id != sandbox.id);
-        if another {
+        if another && !self.is_on_its_way_out() {
             self.tell_sandbox_changed(pod);
         }
         self.site.take(sandbox, &self.context.node_address);
@@ -212,8 +212,8 @@ impl Worker {
             | Standing::Retiring
             | Standing::Retired => false,
         };
-        // Of a pod that has come to its end nobody misses it.
-        if !dead || !believed || self.has_ended() {
+        // Of a pod that has come to its end, or is on its way there, nobody misses it.
+        if !dead || !believed || self.is_on_its_way_out() {
             return;
         }
         info!(pod = pod.name(), id, "its sandbox is dead");
@@ -268,10 +268,16 @@ impl Worker {
         }
     }
 
+    /// Whether the pod has come to its end, or is on its way there: nothing of it begins anew.
+    fn is_on_its_way_out(&self) -> bool {
+        let ending = self.terminations.pod_cause().is_some();
+        ending || self.has_ended() || self.ends(&self.desired.borrow())
+    }
+
     /// What is in another sandbox than the pod is left behind: everything begins anew, unless the pod
-    /// has come to its end.
+    /// has come to its end, or is on its way there.
     pub(super) fn leave_sandbox(&mut self) {
-        if self.has_ended() {
+        if self.is_on_its_way_out() {
             return;
         }
         for known in self.tracked.values_mut() {
@@ -332,7 +338,14 @@ fn pod_config(pod: &Pod, host: &Host) -> PodConfig {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+    use tokio::sync::watch;
+
     use super::*;
+    use crate::pods::Found;
+    use crate::pods::terminate::tests::{Stage, Stubborn};
+    use crate::pods::tracked::Instance;
+    use crate::pods::worker::Desired;
 
     fn sandbox(id: &str, attempt: u32, ready: bool) -> Sandbox {
         Sandbox {
@@ -360,5 +373,33 @@ mod tests {
         let none = Site::adopt(Vec::new(), "192.0.2.7");
         assert_eq!((none.id(), none.address()), ("", None));
         assert!(none.holds(""), "a runtime without sandboxes");
+    }
+
+    #[tokio::test]
+    async fn a_sandbox_that_dies_during_its_pod_s_end_is_nobody_s_business() {
+        let grace = Duration::from_secs(600);
+        for cause in [None, Some(Cause::PodDeleted), Some(Cause::DeadlineExceeded)] {
+            let stage = Stage::new(Stubborn::default(), &json!([{"name": "web"}]));
+            let (_desired, desired) = watch::channel(Desired::Known(Arc::clone(&stage.pod)));
+            let (_seen, seen) = watch::channel(Vec::new());
+            let found = Found {
+                sandboxes: vec![sandbox("s", 0, true)],
+                ..Found::default()
+            };
+            let mut worker = Worker::new(Arc::clone(&stage.host), desired, seen, found, None);
+            let instance = Instance {
+                sandbox: "s".to_owned(),
+                ..Instance::test("web-1", 0)
+            };
+            let known = worker.tracked.entry("web".to_owned()).or_default();
+            known.started(instance);
+            if let Some(cause) = cause {
+                worker.terminations.end_pod(cause, grace, &worker.tracked);
+            }
+            worker.looked(&stage.pod, &[sandbox("s", 0, false)]);
+            let anew = cause.is_none();
+            assert_eq!(worker.site.told, anew, "{cause:?}");
+            assert_eq!(worker.tracked["web"].elsewhere, anew, "{cause:?}");
+        }
     }
 }
