@@ -75,6 +75,12 @@ impl Clock {
             .unwrap_or_else(wall_millis)
     }
 
+    /// The same as a time, for what is judged by the server's clock later, such as how long a result
+    /// has been kept.
+    pub(crate) fn server_time(&self) -> Timestamp {
+        Timestamp::from_millisecond(self.server_now()).unwrap_or_else(|_| Timestamp::now())
+    }
+
     /// How long until the server's clock may show `at`.
     pub(crate) fn until(&self, at: ServerMillis) -> Duration {
         let left = at.saturating_sub(self.server_now());

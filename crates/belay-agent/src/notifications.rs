@@ -439,6 +439,10 @@ mod tests {
             }
             let status = script.written()[0]["status"].clone();
             assert_eq!(status["state"], first, "{off}: {status:#}");
+            let told = [&status["completeTime"], &status["startTime"]];
+            let told = told.iter().find_map(|time| time.as_str()).unwrap();
+            let told = told.parse::<Timestamp>().unwrap().duration_since(now);
+            assert!(told.abs() < SignedDuration::from_mins(2), "{off}: {told}");
             stop.cancel();
             work.await.unwrap();
             asking.await.unwrap();

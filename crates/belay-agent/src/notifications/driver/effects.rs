@@ -6,7 +6,6 @@ use std::time::Duration;
 use belay_action::{AttemptId, ContainerId, Incarnation};
 use belay_core::delivery::{Conclusion, Delivery, Phase, Record, Trace, attempt_id};
 use futures::future::FutureExt as _;
-use jiff::Timestamp;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
@@ -44,7 +43,7 @@ impl<E: Errand> Driver<E> {
         let Some(mut object) = self.object.clone() else {
             return;
         };
-        object.claim(self.author(), record, Timestamp::now());
+        object.claim(self.author(), record, self.context.clock.server_time());
         let write = self.put(object);
         self.happenings
             .push(async move { Happening::Claimed(write.await) }.boxed());
@@ -71,7 +70,8 @@ impl<E: Errand> Driver<E> {
         let Some(mut object) = self.object.clone() else {
             return;
         };
-        if !object.progress(self.author(), &self.about.record, Timestamp::now()) {
+        let now = self.context.clock.server_time();
+        if !object.progress(self.author(), &self.about.record, now) {
             return;
         }
         self.pace.busy = true;
@@ -90,7 +90,8 @@ impl<E: Errand> Driver<E> {
             let gone = async { Happening::Reported(Written::Refused(None)) };
             return self.happenings.push(gone.boxed());
         };
-        object.conclude(self.author(), &conclusion, &self.handlers, Timestamp::now());
+        let now = self.context.clock.server_time();
+        object.conclude(self.author(), &conclusion, &self.handlers, now);
         if self.denials.brief {
             object.shorten();
         }
