@@ -123,5 +123,35 @@ fn on_one_core(work: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Resu
         .enable_all()
         .build()
         .context("cannot start")?;
-    runtime.block_on(Box::pin(work))
+    let ended = runtime.block_on(Box::pin(work));
+    // The look-up of a name that hangs must not keep a command that has ended.
+    runtime.shutdown_background();
+    ended
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn a_command_that_has_ended_does_not_wait_for_a_call_that_hangs() {
+        let (release, hanging) = mpsc::channel::<()>();
+        let (end, ended) = mpsc::channel();
+        std::thread::spawn(move || {
+            let exit = on_one_core(async move {
+                let (begin, begun) = tokio::sync::oneshot::channel();
+                tokio::task::spawn_blocking(move || {
+                    let _ = begin.send(());
+                    let _ = hanging.recv();
+                });
+                begun.await?;
+                Ok(Exit::Done)
+            });
+            end.send(exit.unwrap()).unwrap();
+        });
+        let exit = ended.recv_timeout(Duration::from_secs(60));
+        drop(release);
+        assert_eq!(exit, Ok(Exit::Done));
+    }
 }
