@@ -29,6 +29,7 @@ mod place;
 mod protection;
 mod roles;
 mod runtime;
+mod selector;
 mod signals;
 mod table;
 mod timeline;

@@ -48,6 +48,10 @@ fn wrong_usage_exits_2_and_says_what_is_right() {
             "--no-wait",
         ),
         (&["notify", "reload", "-l", "app in"], "-l \"app in\""),
+        (
+            &["notify", "reload", "-l", ""],
+            "every pod of the namespace",
+        ),
         (&["notify", "reload", "svc/web"], "unknown kind"),
         (&["notify", "reload", "shop/web"], "web -n shop"),
         (&["notify", "reload", "web", "-n", "a/b"], "no namespace"),
@@ -56,6 +60,10 @@ fn wrong_usage_exits_2_and_says_what_is_right() {
         (&["hook", "run", "flush"], "pod/NAME[/CONTAINER]"),
         (&["hook", "run", "flush", "a/b"], "unknown kind"),
         (&["hook", "run", "flush", "-l", "app in"], "-l \"app in\""),
+        (
+            &["hook", "run", "flush", "-l", ""],
+            "every pod of the namespace",
+        ),
         (&["hook", "run", "flush", "pod/a", "-c", "b"], "--selector"),
         (&["hook", "describe", "A"], "cannot be the name"),
         (&["describe", "web"], "KIND/NAME"),

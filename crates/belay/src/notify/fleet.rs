@@ -16,9 +16,7 @@ use std::time::{Duration, Instant};
 
 use belay_api::fanout::{Notification, NotificationSpec, OWNER_LABEL, PodSelectionPolicy};
 use belay_api::notification::PodNotification;
-use belay_api::selector::LabelSelector;
 use futures::stream::{BoxStream, StreamExt as _, TryStreamExt as _};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use kube::ResourceExt as _;
 use kube::api::{Api, ListParams, ObjectMeta, PostParams};
 use kube::runtime::WatchStreamExt as _;
@@ -30,6 +28,7 @@ use crate::connect::{Connection, connect};
 use crate::exit::{Exit, usage};
 use crate::follow::{self, CANCELLING, CLEANING, Contact, Ending, Follow, Followed as _, Lost};
 use crate::format::{self, Format};
+use crate::selector;
 use crate::signals::Interrupts;
 use tally::{Tally, Told};
 
@@ -122,12 +121,7 @@ fn wish(args: &NotifyArgs, text: &str) -> anyhow::Result<Wish> {
             "--policy AllPods also notifies pods that come later, so it never ends and cannot be waited for: add --no-wait (it goes on until `kubectl delete ntf NAME`), or leave --policy out to notify the pods there are now",
         ));
     }
-    let selector: LabelSelector = text
-        .parse()
-        .map_err(|error| usage(format!("-l {text:?}: {error}")))?;
-    let object = meta::LabelSelector::try_from(&selector)
-        .map_err(|error| usage(format!("-l {text:?}: {error}")))?;
-    let mut spec = NotificationSpec::new(object, &args.notifier);
+    let mut spec = NotificationSpec::new(selector::object(text)?, &args.notifier);
     spec.policy = policy;
     spec.parallelism = args.parallelism.unwrap_or(0);
     spec.max_failures = args.max_failures;
