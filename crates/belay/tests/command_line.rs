@@ -79,6 +79,7 @@ fn wrong_usage_exits_2_and_says_what_is_right() {
             "the controller's lease",
         ),
         (&["agent", "--data-dir", "/x"], "token create"),
+        (&["crds", "--log-level", "verbose"], "error, warn, info"),
         (&["token", "create", "--node", "UPPER"], "lower case"),
         (
             &["token", "create", "--node", "n", "--server", "api:7443"],
