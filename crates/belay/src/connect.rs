@@ -47,9 +47,14 @@ fn source(
     }
 }
 
+/// Whether `$KUBECONFIG` names one. An empty value names none.
+pub(crate) fn is_in_environment() -> bool {
+    std::env::var_os("KUBECONFIG").is_some_and(|value| !value.is_empty())
+}
+
 /// The client configuration that the global options lead to.
 pub(crate) async fn config(global: &Global) -> anyhow::Result<Config> {
-    let environment = std::env::var_os("KUBECONFIG").is_some_and(|value| !value.is_empty());
+    let environment = is_in_environment();
     let of_up = place::default_data_dir()
         .ok()
         .map(|dir| dir.join("kubeconfig"))

@@ -177,6 +177,19 @@ fn an_agent_that_its_server_cannot_reach_is_refused() {
 }
 
 #[test]
+fn an_empty_kubeconfig_variable_names_none() {
+    let output = Command::new(env!("CARGO_BIN_EXE_belay"))
+        .args(["agent", "--data-dir", "/x"])
+        .env_clear()
+        .env("KUBECONFIG", "")
+        .output()
+        .unwrap();
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(told.contains("token create"), "{told}");
+}
+
+#[test]
 fn completions_exist_for_the_usual_shells() {
     for shell in ["bash", "zsh", "fish"] {
         let output = belay(&["completions", shell]);
