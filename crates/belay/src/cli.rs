@@ -141,6 +141,7 @@ Examples:
   belay describe pn/web-reload-x7k2p
   belay describe ntf/notify-reload-k4m8z
   belay describe eh/run-flush-m2x9c
+  belay describe podactions/NAME          what a hook asked for in one pod
   belay describe pod/web")]
     Describe(DescribeArgs),
 
@@ -560,7 +561,7 @@ pub(crate) struct GetArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct DescribeArgs {
-    /// What to describe: ntf/NAME, pn/NAME, eh/NAME, ha/NAME or pod/NAME
+    /// What to describe: ntf/NAME, pn/NAME, eh/NAME, ha/NAME, podactions/NAME or pod/NAME
     #[arg(value_name = "KIND/NAME")]
     pub object: String,
     /// Its name, if not given after the slash

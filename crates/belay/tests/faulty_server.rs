@@ -392,3 +392,35 @@ fn a_kubeconfig_that_is_broken_is_not_said_to_be_missing() {
     let said = run(&[]);
     assert!(said.contains(".kube/config cannot be used: "), "{said}");
 }
+
+#[test]
+fn what_describe_could_not_list_is_not_told_as_none() {
+    let script: Script = |_, path, _| {
+        if path.contains("/podnotifications") {
+            return status(403, "ann cannot list them");
+        }
+        if path.contains("/podactions") {
+            return status(404, "404 page not found");
+        }
+        if path.contains("/events") {
+            return Answer::Says(
+                200,
+                json!({"kind": "EventList", "apiVersion": "v1",
+                "metadata": {}, "items": []}),
+            );
+        }
+        let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "web"},
+            "spec": {"containers": [{"name": "main"}]}});
+        Answer::Says(200, pod)
+    };
+    let server = Server::start(script);
+    let ran = server.belay(&["describe", "pod/web"]);
+    let shown = String::from_utf8_lossy(&ran.stdout);
+    assert_eq!(ran.status.code(), Some(0), "{}", told(&ran));
+    assert!(
+        shown.contains("podnotifications: ann cannot list them"),
+        "{shown}"
+    );
+    // What is not served has none.
+    assert!(!shown.contains("podactions"), "{shown}");
+}
