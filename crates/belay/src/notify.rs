@@ -58,7 +58,8 @@ pub(crate) async fn run(global: &Global, args: &NotifyArgs) -> anyhow::Result<Ex
     let pods = targets(args)?;
     let connection = connect(global).await?;
     if args.dry_run {
-        return preview::of_pods(&connection, args, &pods, global.output).await;
+        let shown = preview::of_pods(&connection, args, &pods, global.output);
+        return preview::within(&connection, args.timeout, shown).await;
     }
     let request = Request {
         connection: &connection,

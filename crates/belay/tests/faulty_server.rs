@@ -271,6 +271,16 @@ fn a_creation_that_hangs_ends_with_the_timeout() {
     for words in [
         &["hook", "run", "flush", "pod/web", "--timeout", "1s"][..],
         &["notify", "reload", "-l", "app=web", "--timeout", "1s"],
+        &[
+            "notify",
+            "reload",
+            "-l",
+            "app=web",
+            "--timeout",
+            "1s",
+            "--dry-run",
+        ],
+        &["notify", "reload", "web", "--timeout", "1s", "--dry-run"],
     ] {
         let ran = server.belay(words);
         assert_eq!(ran.status.code(), Some(1), "{}", told(&ran));
@@ -423,4 +433,27 @@ fn what_describe_could_not_list_is_not_told_as_none() {
     );
     // What is not served has none.
     assert!(!shown.contains("podactions"), "{shown}");
+}
+
+#[test]
+fn a_right_that_is_missing_is_1_in_a_dry_run_also_where_nothing_would_run() {
+    let script: Script = |method, _, _| match method {
+        "POST" => Answer::Says(
+            201,
+            json!({"kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1",
+                "metadata": {}, "spec": {}, "status": {"allowed": false}}),
+        ),
+        _ => Answer::Says(
+            200,
+            json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "web"},
+                "spec": {"containers": [{"name": "main"}]}, "status": {"phase": "Running"}}),
+        ),
+    };
+    let server = Server::start(script);
+    let ran = server.belay(&["notify", "reload", "web", "--dry-run"]);
+    let said = told(&ran);
+    assert_eq!(ran.status.code(), Some(1), "{said}");
+    for words in ["no container declares", "missing right"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
 }

@@ -52,7 +52,8 @@ pub(super) async fn run(
     let connection = &connect(global).await?;
     if args.dry_run {
         let draft = super::to_value(&draft(args, &wish))?;
-        return preview::of_selector(connection, args, &wish.text, draft, output).await;
+        let shown = preview::of_selector(connection, args, &wish.text, draft, output);
+        return preview::within(connection, args.timeout, shown).await;
     }
     let interrupts = Interrupts::listen()?;
     let api: Api<Notification> = Api::namespaced(connection.client.clone(), &connection.namespace);
