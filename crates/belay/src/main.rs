@@ -81,7 +81,9 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Backup(args) => on_one_core(backup::backup(args.data_dir, &args.file)),
         Command::Restore(args) => on_one_core(backup::restore(args.data_dir, &args.file)),
         Command::Crds => crds(global.output),
-        Command::Manifests(args) => manifests::run(global.namespace.as_deref(), &args),
+        Command::Manifests(args) => {
+            manifests::run(global.namespace.as_deref(), &args, global.output)
+        }
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "belay", &mut script);
@@ -95,8 +97,8 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
 fn crds(output: Option<Format>) -> anyhow::Result<Exit> {
     let crds = belay_api::crd::crds();
     if output == Some(Format::Json) {
-        let crds: Result<_, _> = crds.iter().map(serde_json::to_value).collect();
-        format::print_objects(crds?, Format::Json)?;
+        let crds: Result<Vec<_>, _> = crds.iter().map(serde_json::to_value).collect();
+        format::print_list(&crds?, Format::Json)?;
     } else {
         for crd in crds {
             format::out(&format!("---\n{}", format::yaml(&crd)?))?;

@@ -94,7 +94,7 @@ pub(crate) async fn run(global: &Global, args: &NotifyArgs) -> anyhow::Result<Ex
         format::note(&told);
     }
     if args.no_wait {
-        return no_wait(&board, cut, global.output);
+        return no_wait(&board, pods.len(), cut, global.output);
     }
     let ending = match cut {
         Some(cut) => cut.into(),
@@ -120,7 +120,7 @@ pub(crate) async fn run(global: &Global, args: &NotifyArgs) -> anyhow::Result<Ex
     let exit = report::exit(&board);
     match global.output {
         Some(format @ (Format::Json | Format::Yaml)) => {
-            format::print_objects(board.objects()?, format)?;
+            format::print_asked(pods.len(), board.objects()?, format)?;
         }
         Some(Format::Wide) | None => format::out(&report::render(&board))?,
     }
@@ -338,10 +338,15 @@ impl Request<'_> {
     }
 }
 
-fn no_wait(board: &Board, cut: Option<Cut>, output: Option<Format>) -> anyhow::Result<Exit> {
+fn no_wait(
+    board: &Board,
+    asked: usize,
+    cut: Option<Cut>,
+    output: Option<Format>,
+) -> anyhow::Result<Exit> {
     match output {
         Some(format @ (Format::Json | Format::Yaml)) => {
-            format::print_objects(board.objects()?, format)?;
+            format::print_asked(asked, board.objects()?, format)?;
         }
         Some(Format::Wide) | None => {
             for name in board.names() {

@@ -361,6 +361,12 @@ fn why_one_was_refused_is_told_in_every_format() {
         let said = told(&ran);
         assert_eq!(ran.status.code(), Some(1), "{said}");
         assert!(said.contains(": refused: not you"), "{format:?}: {said}");
+        // Two were asked for, so a list has the one that there is.
+        if format == ["-o", "json"] {
+            let list: Value = serde_json::from_slice(&ran.stdout).unwrap();
+            assert_eq!(list["kind"], "List", "{list}");
+            assert_eq!(list["items"].as_array().map(Vec::len), Some(1), "{list}");
+        }
     }
 }
 
@@ -456,4 +462,32 @@ fn a_right_that_is_missing_is_1_in_a_dry_run_also_where_nothing_would_run() {
     for words in ["no container declares", "missing right"] {
         assert!(said.contains(words), "{words}: {said}");
     }
+}
+
+#[test]
+fn what_a_selector_asked_for_is_printed_as_a_list_also_when_nothing_matches() {
+    let script: Script = |method, path, _| {
+        let one = json!({
+            "apiVersion": "apps.k8s.io/v1alpha1", "kind": "Notification",
+            "metadata": {"name": "n", "namespace": "default", "uid": "u"},
+            "spec": {"selector": {"matchLabels": {"app": "web"}}, "notifier": "reload",
+                "policy": "PreExistingPods"},
+            "status": {"state": "Succeeded", "startTime": "2026-01-01T00:00:00Z"},
+        });
+        let none = json!({"kind": "PodNotificationList", "apiVersion": "apps.k8s.io/v1alpha1",
+            "metadata": {"resourceVersion": "1"}, "items": []});
+        match method {
+            "POST" => Answer::Says(201, one),
+            "GET" if path.contains("watch=") => Answer::Hangs,
+            "GET" if path.contains("/podnotifications") => Answer::Says(200, none),
+            _ => Answer::Says(200, json!({"kind": "Status", "status": "Success"})),
+        }
+    };
+    let server = Server::start(script);
+    let ran = server.belay(&["notify", "reload", "-l", "app=web", "-o", "json"]);
+    let said = told(&ran);
+    assert_eq!(ran.status.code(), Some(3), "{said}");
+    let list: Value = serde_json::from_slice(&ran.stdout).unwrap();
+    assert_eq!(list["kind"], "List", "{list}");
+    assert_eq!(list["items"][0]["kind"], "Notification", "{list}");
 }

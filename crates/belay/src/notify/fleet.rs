@@ -94,7 +94,7 @@ pub(super) async fn run(
     let tally = &request.tally;
     match output {
         Some(format @ (Format::Json | Format::Yaml)) => {
-            format::print_objects(tally.objects()?, format)?;
+            format::print_list(&tally.objects()?, format)?;
         }
         Some(Format::Wide) | None => {
             format::out(&groups::render(tally, output == Some(Format::Wide)))?;
