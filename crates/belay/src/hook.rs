@@ -215,6 +215,7 @@ impl Request<'_> {
             timeout: self.args.timeout,
             started: self.started,
         };
+        let events = follow::contact(events);
         follow.until_over(&mut self.tally, events).await
     }
 

@@ -299,7 +299,7 @@ impl Request<'_> {
             timeout,
             started: self.started,
         };
-        follow.until_over(board, events).await
+        follow.until_over(board, follow::contact(events)).await
     }
 
     /// Deletes them, a few at a time, and names what could not be. Returns whether all have gone.

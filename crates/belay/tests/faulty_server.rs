@@ -491,3 +491,39 @@ fn what_a_selector_asked_for_is_printed_as_a_list_also_when_nothing_matches() {
     assert_eq!(list["kind"], "List", "{list}");
     assert_eq!(list["items"][0]["kind"], "Notification", "{list}");
 }
+
+#[test]
+fn who_may_watch_the_children_but_not_the_notification_is_told_so() {
+    let script: Script = |method, path, _| {
+        let one = json!({
+            "apiVersion": "apps.k8s.io/v1alpha1", "kind": "Notification",
+            "metadata": {"name": "n", "namespace": "default", "uid": "u"},
+            "spec": {"selector": {"matchLabels": {"app": "web"}}, "notifier": "reload",
+                "policy": "PreExistingPods"},
+        });
+        let none = json!({"kind": "PodNotificationList", "apiVersion": "apps.k8s.io/v1alpha1",
+            "metadata": {"resourceVersion": "1"}, "items": []});
+        match method {
+            "POST" => Answer::Says(201, one),
+            _ if path.contains("watch=") => Answer::Hangs,
+            _ if path.contains("/podnotifications") => Answer::Says(200, none),
+            _ => {
+                // The other watch is heard first.
+                std::thread::sleep(Duration::from_secs(1));
+                status(403, "ann cannot list notifications")
+            }
+        }
+    };
+    let server = Server::start(script);
+    let ran = server.belay(&["notify", "reload", "-l", "app=web"]);
+    let said = told(&ran);
+    assert_eq!(ran.status.code(), Some(1), "{said}");
+    for words in [
+        "it cannot be watched: ann cannot list notifications",
+        "goes on",
+        "verbs list and watch on notifications.apps.k8s.io",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    assert!(!said.contains("does not answer"), "{said}");
+}

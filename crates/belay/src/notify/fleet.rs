@@ -26,7 +26,7 @@ use super::{name_prefix, preview};
 use crate::cli::{Global, NotifyArgs};
 use crate::connect::{Connection, connect};
 use crate::exit::{Exit, usage};
-use crate::follow::{self, CANCELLING, CLEANING, Contact, Ending, Follow, Followed as _, Lost};
+use crate::follow::{self, CANCELLING, CLEANING, Ending, Follow, Followed as _, Lost};
 use crate::format::{self, Format};
 use crate::selector;
 use crate::signals::Interrupts;
@@ -178,25 +178,17 @@ impl Request<'_> {
     /// Watches until it is final.
     async fn wait(&mut self) -> Ending {
         let own = format!("metadata.name={}", self.tally.name());
-        let own = watcher(self.api.clone(), watcher::Config::default().fields(&own))
-            .default_backoff()
-            .map_ok(Told::Own);
-        let (connection, mut contact) = (self.connection, Contact::default());
+        let own = watcher(self.api.clone(), watcher::Config::default().fields(&own));
+        let own = follow::contact(own.default_backoff()).map_ok(Told::Own);
+        let connection = self.connection;
         // Not to be told of single pods is no reason to give up: the Notification counts them.
-        let children = (&mut self.watched).map(move |event| match event {
-            Ok(event) => {
-                if !matches!(event, Event::Init) {
-                    contact.heard();
-                }
-                Ok(Told::Child(event))
+        let children = follow::contact(&mut self.watched).map(move |event| match event {
+            Ok(event) => Ok(Told::Child(event)),
+            Err(Lost::Refused(status)) => {
+                let why = connection.explain(kube::Error::Api(status));
+                Ok(Told::Unseen(format!("{why:#}")))
             }
-            Err(error) => match contact.lost(&error) {
-                Lost::Refused(status) => {
-                    let why = connection.explain(kube::Error::Api(status));
-                    Ok(Told::Unseen(format!("{why:#}")))
-                }
-                Lost::Away | Lost::Still => Err(error),
-            },
+            Err(Lost::Away) => Err(Lost::Away),
         });
         let follow = Follow {
             connection: self.connection,
