@@ -147,9 +147,9 @@ fn told_of(ending: Ending, fate: Fate) -> Option<&'static str> {
     match (ending, fate) {
         (Ending::AllFinal, _) => None,
         (Ending::Unseen, _) => Some("the notifications were created and go on"),
-        (Ending::TimedOut, Fate::Deleted) => {
-            Some("timed out waiting; what had no result yet was cancelled")
-        }
+        (Ending::TimedOut, Fate::Deleted) => Some(
+            "timed out waiting; the notifications were deleted, which cancels what was running",
+        ),
         (Ending::TimedOut, Fate::GoesOn) => {
             Some("timed out waiting; what has no result yet goes on")
         }
