@@ -34,6 +34,7 @@ use anyhow::Context;
 use tokio::process::{Child, Command};
 
 use crate::{
+    containerd,
     image::Image,
     kubectl::Kubectl,
     processes,
@@ -92,27 +93,36 @@ struct Programs {
 }
 
 impl Programs {
-    /// From the variables that `cargo xtask test --kubernetes` sets; `None` after having said that
-    /// the test is skipped.
-    fn find() -> Option<Self> {
-        let variable = |name: &str| env::var_os(name).map(PathBuf::from);
-        let found = (|| {
-            Some(Self {
-                kubernetes: variable("BELAY_KUBERNETES")?,
-                etcd: variable("BELAY_ETCD")?,
-                containerd: variable("BELAY_TEST_CONTAINERD")?,
+    /// From the variables that `cargo xtask test --kubernetes` sets.
+    ///
+    /// # Errors
+    ///
+    /// What is missing, of them or of what else a node needs.
+    fn find() -> Result<Self, String> {
+        let variable = |name: &str| {
+            env::var_os(name).map(PathBuf::from).ok_or_else(|| {
+                "no Kubernetes; `cargo xtask test --kubernetes` builds one and runs these tests"
+                    .to_owned()
             })
-        })();
-        if found.is_none() {
-            skip_without_programs();
+        };
+        let found = Self {
+            kubernetes: variable("BELAY_KUBERNETES")?,
+            etcd: variable("BELAY_ETCD")?,
+            containerd: variable("BELAY_TEST_CONTAINERD")?,
+        };
+        // The plugin that `NETWORK` names.
+        match containerd::missing("bridge") {
+            Some(missing) => Err(missing),
+            None => Ok(found),
         }
-        found
     }
 }
 
-/// Says that the calling test is skipped because there is no Kubernetes.
+/// Says that the calling test is skipped because no cluster can be had, and why.
 pub(crate) fn skip_without_programs() {
-    skip("no Kubernetes; `cargo xtask test --kubernetes` builds one and runs these tests");
+    if let Err(missing) = Programs::find() {
+        skip(&missing);
+    }
 }
 
 /// Dropping it ends every process it led to and removes its directory.
@@ -131,8 +141,12 @@ pub struct Cluster {
 impl Cluster {
     /// A cluster whose node is ready, or `None` after having said that the test is skipped.
     pub async fn start() -> anyhow::Result<Option<Self>> {
-        let Some(programs) = Programs::find() else {
-            return Ok(None);
+        let programs = match Programs::find() {
+            Ok(programs) => programs,
+            Err(missing) => {
+                skip(&missing);
+                return Ok(None);
+            }
         };
         let dir = tempfile::Builder::new()
             .prefix("belay-test-")

@@ -22,6 +22,9 @@ use crate::{
 /// A directory with `containerd`, `containerd-shim-runc-v2` and `ctr` of another version.
 pub const PROGRAMS_VARIABLE: &str = "BELAY_TEST_CONTAINERD";
 
+/// Where Debian has the network plugins.
+pub(crate) const PLUGINS: &str = "/usr/lib/cni";
+
 /// Long enough for a machine that does many other things at the same time.
 const PATIENCE: Duration = Duration::from_secs(90);
 const PAUSE: Duration = Duration::from_millis(25);
@@ -40,14 +43,8 @@ impl Installation {
     ///
     /// What is missing, when there is none.
     pub fn all() -> Result<Vec<Self>, String> {
-        if !rustix::process::geteuid().is_root() {
-            return Err("containers need root".to_owned());
-        }
-        if let Some(missing) = image::missing() {
+        if let Some(missing) = missing("ptp") {
             return Err(missing);
-        }
-        if find("runc").is_none() {
-            return Err("runc is missing; install runc".to_owned());
         }
         let mut all = Vec::new();
         if find("containerd").is_some() && find("ctr").is_some() {
@@ -89,6 +86,27 @@ impl Installation {
         }
         command
     }
+}
+
+/// What no containerd can do without here: root, images, runc, and the network plugin of this name.
+pub(crate) fn missing(plugin: &str) -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("containers need root".to_owned());
+    }
+    if find("runc").is_none() {
+        return Some("runc is missing; install runc".to_owned());
+    }
+    image::missing().or_else(|| missing_plugin(Path::new(PLUGINS), plugin))
+}
+
+fn missing_plugin(dir: &Path, plugin: &str) -> Option<String> {
+    let path = dir.join(plugin);
+    (!path.exists()).then(|| {
+        format!(
+            "{} is missing; install containernetworking-plugins",
+            path.display()
+        )
+    })
 }
 
 fn find(program: &str) -> Option<PathBuf> {
@@ -319,7 +337,7 @@ impl Containerd {
 
     fn config(&self) -> String {
         let dir = self.dir.display();
-        let image = self.sandbox_image;
+        let (image, plugins) = (self.sandbox_image, PLUGINS);
         // The oldest form, which newer ones read as well. Not every machine allows to change the
         // OOM score, and none of what tests do needs it.
         format!(
@@ -337,7 +355,7 @@ state = "{dir}/state"
   restrict_oom_score_adj = true
   netns_mounts_under_state_dir = true
   [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "/usr/lib/cni"
+    bin_dir = "{plugins}"
     conf_dir = "{dir}/cni"
   [plugins."io.containerd.grpc.v1.cri".containerd]
     snapshotter = "native"
@@ -378,5 +396,20 @@ impl Drop for Containerd {
             let _ = self.kill9();
         }
         drop(self.reaper.take());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_plugin_that_is_not_there_is_named_with_its_package() -> anyhow::Result<()> {
+        let dir = tempfile::tempdir()?;
+        let missing = missing_plugin(dir.path(), "ptp").context("found in an empty directory")?;
+        assert!(missing.contains("containernetworking-plugins"), "{missing}");
+        fs::write(dir.path().join("ptp"), "")?;
+        assert_eq!(missing_plugin(dir.path(), "ptp"), None);
+        Ok(())
     }
 }

@@ -141,6 +141,7 @@ Examples:
   belay describe pn/web-reload-x7k2p
   belay describe ntf/notify-reload-k4m8z
   belay describe eh/run-flush-m2x9c
+  belay describe podactions/NAME          what a hook asked for in one pod
   belay describe pod/web")]
     Describe(DescribeArgs),
 
@@ -234,7 +235,8 @@ pub(crate) struct UpArgs {
     /// What runs the containers
     #[arg(long, value_name = "RUNTIME", default_value = "auto")]
     pub runtime: Runtime,
-    /// Socket of the CRI runtime [default: containerd's, else CRI-O's]
+    /// Socket of the CRI runtime; containerd is tested, CRI-O and others are not [default:
+    /// containerd's, else CRI-O's]
     #[arg(long, value_name = "ENDPOINT", env = "CONTAINER_RUNTIME_ENDPOINT")]
     pub runtime_endpoint: Option<String>,
     /// Name of the node [default: the host name]
@@ -299,7 +301,8 @@ pub(crate) struct AgentArgs {
     /// How many actions run at once
     #[arg(long, value_name = "COUNT", default_value = "16", value_parser = clap::value_parser!(u16).range(1..))]
     pub max_actions: u16,
-    /// Socket of the CRI runtime [default: containerd's, else CRI-O's; of a companion containerd's]
+    /// Socket of the CRI runtime; containerd is tested, CRI-O and others are not [default:
+    /// containerd's, else CRI-O's; of a companion containerd's]
     #[arg(long, value_name = "ENDPOINT", env = "CONTAINER_RUNTIME_ENDPOINT")]
     pub runtime_endpoint: Option<String>,
     #[command(flatten)]
@@ -560,7 +563,7 @@ pub(crate) struct GetArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct DescribeArgs {
-    /// What to describe: ntf/NAME, pn/NAME, eh/NAME, ha/NAME or pod/NAME
+    /// What to describe: ntf/NAME, pn/NAME, eh/NAME, ha/NAME, podactions/NAME or pod/NAME
     #[arg(value_name = "KIND/NAME")]
     pub object: String,
     /// Its name, if not given after the slash

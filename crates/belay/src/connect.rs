@@ -47,9 +47,14 @@ fn source(
     }
 }
 
+/// Whether `$KUBECONFIG` names one. An empty value names none.
+pub(crate) fn is_in_environment() -> bool {
+    std::env::var_os("KUBECONFIG").is_some_and(|value| !value.is_empty())
+}
+
 /// The client configuration that the global options lead to.
 pub(crate) async fn config(global: &Global) -> anyhow::Result<Config> {
-    let environment = std::env::var_os("KUBECONFIG").is_some_and(|value| !value.is_empty());
+    let environment = is_in_environment();
     let of_up = place::default_data_dir()
         .ok()
         .map(|dir| dir.join("kubeconfig"))
@@ -160,7 +165,7 @@ fn explain(error: kube::Error, server: &str) -> anyhow::Error {
     match error {
         kube::Error::Api(status) => match status.code {
             401 => anyhow!(
-                "{server} does not accept these credentials ({}); use the kubeconfig that the server wrote",
+                "{server} does not accept these credentials ({}): they have expired, or are for another server. `belay up` and `belay server` write a kubeconfig into their data directory, `belay token create` makes one; for a cluster sign in to it again, or ask who runs it",
                 status.message
             ),
             // A kind that is not served has no object that could be missing.
@@ -171,20 +176,86 @@ fn explain(error: kube::Error, server: &str) -> anyhow::Error {
             _ => anyhow!("{}", status.message),
         },
         error @ (kube::Error::Service(_) | kube::Error::HyperError(_)) => {
-            let cause = root(&error);
-            anyhow!("cannot reach {server} ({cause}); is it running? Start it with `belay up`")
+            unreachable(&error, server)
         }
         error => anyhow::Error::new(error).context(format!("request to {server} failed")),
     }
 }
 
-/// The innermost cause: the one that says what happened on the wire.
-fn root(error: &dyn std::error::Error) -> String {
-    let mut innermost = error;
-    while let Some(source) = innermost.source() {
-        innermost = source;
+/// What it means that a server could not be spoken to.
+fn unreachable(error: &kube::Error, server: &str) -> anyhow::Error {
+    let chain: Vec<_> = causes(error).collect();
+    // The innermost says what happened on the wire.
+    let cause = chain.last().map_or_else(String::new, ToString::to_string);
+    let tls = chain.iter().find_map(|error| error.downcast_ref());
+    if let Some(advice) = tls.and_then(of_certificate) {
+        return anyhow!("cannot speak with {server} ({cause}): {advice}");
     }
-    innermost.to_string()
+    let is_refused = chain.iter().any(|error| {
+        error
+            .downcast_ref::<std::io::Error>()
+            .is_some_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
+    });
+    let server_url: Option<http::Uri> = server.parse().ok();
+    let host = server_url.as_ref().and_then(http::Uri::host);
+    if is_refused && host.is_some_and(proxy::is_loopback) {
+        return anyhow!(
+            "cannot reach {server} ({cause}); is it running? If it is that of `belay up`, start it with `belay up`"
+        );
+    }
+    anyhow!(
+        "cannot reach {server} ({cause}); does the server run, and is this the right address? It is the `server` of the kubeconfig"
+    )
+}
+
+/// What to do about a certificate that one side does not accept.
+fn of_certificate(error: &rustls::Error) -> Option<&'static str> {
+    use rustls::{AlertDescription as Alert, CertificateError as Wrong, Error};
+    match error {
+        Error::InvalidCertificate(
+            Wrong::Expired
+            | Wrong::ExpiredContext { .. }
+            | Wrong::NotValidYet
+            | Wrong::NotValidYetContext { .. },
+        ) => Some(
+            "the server's certificate is not valid at this time; compare the clocks of both machines",
+        ),
+        Error::InvalidCertificate(
+            Wrong::NotValidForName | Wrong::NotValidForNameContext { .. },
+        ) => Some(
+            "its certificate is not for this name; use an address that it is for, or start `belay up` or `belay server` with --tls-name",
+        ),
+        Error::InvalidCertificate(_)
+        | Error::AlertReceived(
+            Alert::UnknownCA
+            | Alert::BadCertificate
+            | Alert::CertificateUnknown
+            | Alert::CertificateRequired
+            // Another authority of the same name has signed it: that of a server made anew.
+            | Alert::DecryptError,
+        ) => Some(
+            "the kubeconfig belongs to another server, or the server was made anew since; get a new kubeconfig from it",
+        ),
+        Error::AlertReceived(Alert::CertificateExpired | Alert::CertificateRevoked) => Some(
+            "the certificate in the kubeconfig is no longer valid; get a new kubeconfig from the server",
+        ),
+        _ => None,
+    }
+}
+
+/// An error and what caused it. What stands inside an I/O error is not among its sources.
+fn causes<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
+    std::iter::successors(Some(error), |error| {
+        let inside = error
+            .downcast_ref::<std::io::Error>()
+            .and_then(std::io::Error::get_ref);
+        match inside {
+            Some(inside) => Some(inside),
+            None => error.source(),
+        }
+    })
 }
 
 /// The certificates of an authority, from DER as the client configuration holds them to PEM.
@@ -284,11 +355,70 @@ mod tests {
     #[test]
     fn a_server_that_is_away_is_told_with_what_to_do() {
         let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
-        let error = explain(kube::Error::Service(refused.into()), "https://x/");
+        let error = explain(
+            kube::Error::Service(refused.into()),
+            "https://127.0.0.1:7443/",
+        );
         assert_eq!(
             error.to_string(),
-            "cannot reach https://x/ (connection refused); is it running? Start it with `belay up`"
+            "cannot reach https://127.0.0.1:7443/ (connection refused); is it running? If it is that of `belay up`, start it with `belay up`"
         );
+        // Nobody starts a cluster with `belay up`, nor makes a server that hangs answer.
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let late = std::io::Error::from(std::io::ErrorKind::TimedOut);
+        for (error, server) in [(refused, "https://x/"), (late, "https://127.0.0.1/")] {
+            let told = explain(kube::Error::Service(error.into()), server).to_string();
+            assert!(
+                told.starts_with(&format!("cannot reach {server} (")),
+                "{told}"
+            );
+            assert!(!told.contains("belay up"), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_certificate_that_is_not_accepted_is_told_with_what_to_do() {
+        use rustls::{AlertDescription, CertificateError, Error};
+        for (error, advice) in [
+            (
+                Error::InvalidCertificate(CertificateError::UnknownIssuer),
+                "belongs to another server",
+            ),
+            (
+                Error::AlertReceived(AlertDescription::UnknownCA),
+                "belongs to another server",
+            ),
+            (
+                Error::AlertReceived(AlertDescription::DecryptError),
+                "made anew",
+            ),
+            (
+                Error::InvalidCertificate(CertificateError::Expired),
+                "clocks",
+            ),
+            (
+                Error::InvalidCertificate(CertificateError::NotValidForName),
+                "--tls-name",
+            ),
+        ] {
+            let told = std::io::Error::other(error);
+            let told = explain(kube::Error::Service(told.into()), "https://127.0.0.1/");
+            let told = told.to_string();
+            assert!(told.contains(advice), "{told}");
+        }
+    }
+
+    #[test]
+    fn credentials_that_are_not_accepted_are_told_for_either_kind_of_server() {
+        let status = Status {
+            code: 401,
+            message: "Unauthorized".into(),
+            ..Status::default()
+        };
+        let told = explain(kube::Error::Api(status.boxed()), "https://x/").to_string();
+        for words in ["another server", "belay token create", "for a cluster"] {
+            assert!(told.contains(words), "{words}: {told}");
+        }
     }
 
     #[test]

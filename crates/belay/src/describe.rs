@@ -78,16 +78,13 @@ pub(crate) async fn run(global: &Global, args: &DescribeArgs) -> anyhow::Result<
         Kind::Pod => {
             show(connection, &name, output, async |pod: Pod| {
                 let events = events_of(connection, "Pod", pod.uid()).await?;
-                let asked = Asked {
-                    notifications: notifications_of(connection, &pod).await,
-                    actions: actions_of(connection, &pod).await,
-                };
+                let asked = asked_in(connection, &pod).await;
                 Ok(describe_pod(&pod, &events, &asked))
             })
             .await
         }
         Kind::Node => Err(usage(
-            "describe knows ntf/NAME, pn/NAME, eh/NAME, ha/NAME and pod/NAME; for nodes use `belay get nodes -o yaml` or kubectl",
+            "describe knows ntf/NAME, pn/NAME, eh/NAME, ha/NAME, podactions/NAME and pod/NAME; for nodes use `belay get nodes -o yaml` or kubectl",
         )),
     }
 }
@@ -139,13 +136,17 @@ async fn events_of(connection: &Connection, kind: &str, uid: &str) -> anyhow::Re
     Ok(list.items)
 }
 
-/// The notifications of a pod. A server that does not serve them has none.
-async fn notifications_of(connection: &Connection, pod: &Pod) -> Vec<PodNotification> {
-    let api: Api<PodNotification> =
-        Api::namespaced(connection.client.clone(), &connection.namespace);
-    let Ok(list) = api.list(&ListParams::default()).await else {
-        return Vec::new();
-    };
+/// What was asked for in a pod.
+#[derive(Debug, Default)]
+struct Asked {
+    notifications: Vec<PodNotification>,
+    actions: Vec<PodAction>,
+    /// What could not be listed, and why.
+    unseen: Vec<(&'static str, String)>,
+}
+
+async fn asked_in(connection: &Connection, pod: &Pod) -> Asked {
+    let mut asked = Asked::default();
     let of_this_pod = |object: &PodNotification| {
         let uid = object.status.as_ref().and_then(|s| s.pod_uid.as_deref());
         let uid = uid.or(object.spec.pod_uid.as_deref());
@@ -153,25 +154,33 @@ async fn notifications_of(connection: &Connection, pod: &Pod) -> Vec<PodNotifica
         let later = object.creation_timestamp() >= pod.creation_timestamp();
         object.spec.pod_name == pod.name() && uid.map_or(later, |uid| uid == pod.uid())
     };
-    list.items.into_iter().filter(of_this_pod).collect()
+    match all(connection).await {
+        Ok(all) => asked.notifications = all.into_iter().filter(of_this_pod).collect(),
+        Err(why) => asked.unseen.push(("podnotifications", why)),
+    }
+    match all::<PodAction>(connection).await {
+        Ok(all) => {
+            let of_this_pod = |action: &PodAction| action.spec.pod_uid == pod.uid();
+            asked.actions = all.into_iter().filter(of_this_pod).collect();
+        }
+        Err(why) => asked.unseen.push(("podactions", why)),
+    }
+    asked
 }
 
-/// What hooks asked for in a pod. A server that does not serve them has none.
-async fn actions_of(connection: &Connection, pod: &Pod) -> Vec<PodAction> {
-    let api: Api<PodAction> = Api::namespaced(connection.client.clone(), &connection.namespace);
-    let Ok(list) = api.list(&ListParams::default()).await else {
-        return Vec::new();
-    };
-    let all = list.items.into_iter();
-    all.filter(|action| action.spec.pod_uid == pod.uid())
-        .collect()
-}
-
-/// What was asked for in a pod.
-#[derive(Debug, Default)]
-struct Asked {
-    notifications: Vec<PodNotification>,
-    actions: Vec<PodAction>,
+/// All of a kind in the namespace, or why they cannot be listed. A server that does not serve the
+/// kind has none.
+async fn all<K>(connection: &Connection) -> Result<Vec<K>, String>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    K: Clone + std::fmt::Debug + DeserializeOwned,
+{
+    let api: Api<K> = Api::namespaced(connection.client.clone(), &connection.namespace);
+    match api.list(&ListParams::default()).await {
+        Ok(list) => Ok(list.items),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
+        Err(error) => Err(format!("{:#}", connection.explain(error))),
+    }
 }
 
 /// Pairs of a heading and a text.
@@ -321,6 +330,14 @@ fn describe_pod(pod: &Pod, events: &[Event], asked: &Asked) -> String {
     timeline.add_notifications(&asked.notifications);
     timeline.add_actions(&asked.actions);
     out.push_str(&section("Timeline", &timeline.render().to_string()));
+    let mut unseen = String::new();
+    for (kind, why) in &asked.unseen {
+        unseen.push_str(&format!("{kind}: {}\n", printable(why)));
+    }
+    out.push_str(&section(
+        "Not shown, because it could not be listed",
+        &unseen,
+    ));
     out
 }
 
@@ -433,6 +450,13 @@ Timeline:
             }]},
         }))
         .unwrap();
+        let unseen = Asked {
+            unseen: vec![("podactions", "ann cannot list them".to_owned())],
+            ..Asked::default()
+        };
+        assert!(describe_pod(&pod, &[], &unseen).ends_with(
+            "Not shown, because it could not be listed:\n  podactions: ann cannot list them\n"
+        ));
         assert_eq!(
             describe_pod(&pod, &[], &Asked::default()),
             "\

@@ -11,7 +11,7 @@ use futures::stream::{Stream, StreamExt as _};
 use kube::Resource;
 use kube::api::{Api, DeleteParams, Preconditions};
 use kube::core::Status;
-use kube::runtime::watcher;
+use kube::runtime::watcher::{self, Event};
 use serde::de::DeserializeOwned;
 
 use crate::connect::Connection;
@@ -96,34 +96,51 @@ pub(crate) trait Followed {
     fn take_news(&mut self, elapsed: Duration) -> Vec<String>;
 }
 
-/// Whether there is anybody at the other end of a watch, by what it tells and by its errors.
+/// Whether there is anybody at the other end of a watch, by what it tells and by its errors. Each watch
+/// has its own: that one is answered says nothing of another.
 #[derive(Debug, Default)]
-pub(crate) struct Contact {
+struct Contact {
     heard: bool,
-    away: bool,
     refusals: u32,
 }
 
 /// What an error of a watch comes to.
 #[derive(Debug)]
 pub(crate) enum Lost {
-    /// There is nobody, since now.
+    /// There is nobody now; it is tried again.
     Away,
-    /// It is as it was; trying again.
-    Still,
     /// The server will not tell, however often it is asked.
     Refused(Box<Status>),
 }
 
+/// The events of a watch, and what its errors come to.
+pub(crate) fn contact<K>(
+    events: impl Stream<Item = watcher::Result<Event<K>>>,
+) -> impl Stream<Item = Result<Event<K>, Lost>> {
+    let mut contact = Contact::default();
+    events.map(move |event| match event {
+        Ok(event) => {
+            // That a list begins is the watcher's own word, which it gives before it asks.
+            if !matches!(event, Event::Init) {
+                contact.heard();
+            }
+            Ok(event)
+        }
+        Err(error) => {
+            tracing::debug!(%error, "watch interrupted");
+            Err(contact.lost(&error))
+        }
+    })
+}
+
 impl Contact {
-    /// The server said something. Returns whether it had been away.
-    pub(crate) fn heard(&mut self) -> bool {
+    /// The server said something.
+    fn heard(&mut self) {
         self.heard = true;
         self.refusals = 0;
-        std::mem::take(&mut self.away)
     }
 
-    pub(crate) fn lost(&mut self, error: &watcher::Error) -> Lost {
+    fn lost(&mut self, error: &watcher::Error) -> Lost {
         let refusal = match error {
             watcher::Error::InitialListFailed(kube::Error::Api(status))
             | watcher::Error::WatchStartFailed(kube::Error::Api(status))
@@ -143,11 +160,7 @@ impl Contact {
             }
             None => self.refusals = 0,
         }
-        if std::mem::replace(&mut self.away, true) {
-            Lost::Still
-        } else {
-            Lost::Away
-        }
+        Lost::Away
     }
 }
 
@@ -169,7 +182,7 @@ impl Follow<'_> {
     pub(crate) async fn until_over<F: Followed>(
         &self,
         followed: &mut F,
-        events: impl Stream<Item = watcher::Result<F::Event>>,
+        events: impl Stream<Item = Result<F::Event, Lost>>,
     ) -> Ending {
         let started = self.started;
         let mut progress = Progress::to_stderr();
@@ -183,7 +196,7 @@ impl Follow<'_> {
         tokio::pin!(give_up, unheard, events);
         let mut lines = tokio::time::interval(BETWEEN_LINES);
         lines.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut contact = Contact::default();
+        let mut away = false;
         let ending = loop {
             if followed.is_over() {
                 break Ending::AllFinal;
@@ -205,25 +218,21 @@ impl Follow<'_> {
             };
             match event {
                 Ok(event) => {
-                    if F::is_heard(&event) && contact.heard() {
+                    if F::is_heard(&event) && std::mem::take(&mut away) {
                         progress.say("the server is back");
                     }
                     followed.observe(event);
                 }
-                Err(error) => {
-                    tracing::debug!(%error, "watch interrupted");
-                    match contact.lost(&error) {
-                        Lost::Still => {}
-                        Lost::Away => {
-                            let server = &self.connection.server;
-                            progress.say(&format!("{server} does not answer; still waiting"));
-                        }
-                        Lost::Refused(status) => {
-                            let why = self.connection.explain(kube::Error::Api(status));
-                            progress.say(&format!("it cannot be watched: {why:#}"));
-                            break Ending::Unseen;
-                        }
+                Err(Lost::Away) => {
+                    if !std::mem::replace(&mut away, true) {
+                        let server = &self.connection.server;
+                        progress.say(&format!("{server} does not answer; still waiting"));
                     }
+                }
+                Err(Lost::Refused(status)) => {
+                    let why = self.connection.explain(kube::Error::Api(status));
+                    progress.say(&format!("it cannot be watched: {why:#}"));
+                    break Ending::Unseen;
                 }
             }
             for line in followed.take_news(started.elapsed()) {
@@ -326,13 +335,9 @@ mod tests {
         }
         for code in [410, 429, 500, 503, 504] {
             let mut contact = Contact::default();
-            assert!(matches!(contact.lost(&refused(code)), Lost::Away), "{code}");
-            assert!(
-                matches!(contact.lost(&refused(code)), Lost::Still),
-                "{code}"
-            );
-            assert!(contact.heard(), "{code}");
-            assert!(!contact.heard(), "{code}");
+            for _ in 0..2 * REFUSALS {
+                assert!(matches!(contact.lost(&refused(code)), Lost::Away), "{code}");
+            }
         }
     }
 
@@ -342,8 +347,8 @@ mod tests {
         contact.heard();
         for _ in 0..2 {
             assert!(matches!(contact.lost(&refused(403)), Lost::Away));
-            assert!(matches!(contact.lost(&refused(403)), Lost::Still));
-            assert!(contact.heard());
+            assert!(matches!(contact.lost(&refused(403)), Lost::Away));
+            contact.heard();
         }
         contact.lost(&refused(403));
         contact.lost(&refused(403));

@@ -15,15 +15,23 @@ pub(crate) enum Format {
     Wide,
 }
 
-/// Prints one object, or several as a `v1` List, as kubectl does.
-pub(crate) fn print_objects(objects: Vec<Value>, format: Format) -> anyhow::Result<()> {
-    let mut objects = objects;
-    let value = if objects.len() == 1 {
-        objects.remove(0)
+/// Prints a `v1` List, however many there are: what reads it must not depend on what was found.
+pub(crate) fn print_list(objects: &[Value], format: Format) -> anyhow::Result<()> {
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
+    print(&list, format)
+}
+
+/// Prints what was asked for: the object where that was one, else a List, as kubectl does.
+pub(crate) fn print_asked(
+    asked: usize,
+    mut objects: Vec<Value>,
+    format: Format,
+) -> anyhow::Result<()> {
+    if asked == 1 && objects.len() == 1 {
+        print(&objects.remove(0), format)
     } else {
-        json!({"apiVersion": "v1", "kind": "List", "items": objects})
-    };
-    print(&value, format)
+        print_list(&objects, format)
+    }
 }
 
 /// Prints a value as JSON or YAML.

@@ -66,7 +66,7 @@ pub(crate) async fn run(global: &Global, args: &GetArgs) -> anyhow::Result<Exit>
             for path in &paths {
                 objects.push(fetch::<Value>(&connection, path, "application/json").await?);
             }
-            format::print_objects(objects, format)?;
+            format::print_asked(paths.len(), objects, format)?;
             Ok(Exit::Done)
         }
         Some(Format::Wide) | None => {

@@ -21,8 +21,6 @@ use belay_api::hook::{
     ExecutionHook, ExecutionHookSpec, HOOK_LABEL, PodAction, PodContainerNames,
     PodContainerSelector, PodSelection,
 };
-use belay_api::selector::LabelSelector;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use kube::api::{Api, ListParams, ObjectMeta, PostParams};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, watcher};
@@ -34,6 +32,7 @@ use crate::follow::{self, CANCELLING, CLEANING, Ending, Follow, Followed as _};
 use crate::format::{self, Format};
 use crate::kind::{Kind, reference};
 use crate::notify::name_prefix;
+use crate::selector;
 use crate::signals::{Cut, Interrupts};
 use tally::Tally;
 
@@ -120,7 +119,7 @@ fn draft(args: &HookRunArgs) -> anyhow::Result<ExecutionHook> {
         Some(text) => PodSelection {
             pod_container_names_list: Vec::new(),
             pod_container_selector: Some(PodContainerSelector {
-                pod_selector: selector(text)?,
+                pod_selector: selector::object(text)?,
                 container_list: args.containers.clone(),
             }),
         },
@@ -144,12 +143,6 @@ fn draft(args: &HookRunArgs) -> anyhow::Result<ExecutionHook> {
         ..ObjectMeta::default()
     };
     Ok(hook)
-}
-
-fn selector(text: &str) -> anyhow::Result<meta::LabelSelector> {
-    let wrong = |error: &dyn std::fmt::Display| usage(format!("-l {text:?}: {error}"));
-    let selector: LabelSelector = text.parse().map_err(|error| wrong(&error))?;
-    meta::LabelSelector::try_from(&selector).map_err(|error| wrong(&error))
 }
 
 /// The pods named on the command line, each once, in order, with those of their containers that were
@@ -222,6 +215,7 @@ impl Request<'_> {
             timeout: self.args.timeout,
             started: self.started,
         };
+        let events = follow::contact(events);
         follow.until_over(&mut self.tally, events).await
     }
 

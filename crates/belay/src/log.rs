@@ -2,6 +2,7 @@
 
 use clap::ValueEnum;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -24,9 +25,8 @@ pub(crate) fn start(level: Option<&str>, format: LogFormat, default: &str) -> an
         (None, Some(text)) => ("RUST_LOG", text),
         (None, None) => ("default", quiet.as_str()),
     };
-    let filter = EnvFilter::builder()
-        .parse(text)
-        .map_err(|error| crate::exit::usage(format!("{name} {text:?}: {error}")))?;
+    let filter =
+        filter(text).map_err(|why| crate::exit::usage(format!("{name} {text:?}: {why}")))?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr);
@@ -35,4 +35,47 @@ pub(crate) fn start(level: Option<&str>, format: LogFormat, default: &str) -> an
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
     };
     started.map_err(|error| anyhow::anyhow!("cannot start logging: {error}"))
+}
+
+/// Reads levels and directives. A word alone is a level: the library would take any other one for a
+/// part of the program, and a misspelt level would silence everything.
+fn filter(text: &str) -> Result<EnvFilter, String> {
+    let help = "a level is error, warn, info, debug, trace or off; that of one part of the program is said as belay_agent=debug";
+    for part in text.split(',').filter(|part| !part.is_empty()) {
+        let alone = !part.contains(['=', '[']);
+        if alone && part.parse::<LevelFilter>().is_err() {
+            return Err(format!("{part:?} is no level; {help}"));
+        }
+    }
+    EnvFilter::builder()
+        .parse(text)
+        .map_err(|error| format!("{error}; {help}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_misspelt_level_is_refused_with_those_there_are() {
+        for text in ["warning", "verbose", "info,verbose", "belay_agent=loud"] {
+            let error = filter(text).unwrap_err();
+            assert!(error.contains("error, warn, info"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn levels_and_directives_are_read() {
+        for text in [
+            "warn",
+            "INFO",
+            "off",
+            "",
+            "belay_agent=debug",
+            "info,belay_server=debug,kube_client=off",
+            "belay_agent[pod]=trace",
+        ] {
+            assert!(filter(text).is_ok(), "{text}");
+        }
+    }
 }

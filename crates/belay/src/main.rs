@@ -29,6 +29,7 @@ mod place;
 mod protection;
 mod roles;
 mod runtime;
+mod selector;
 mod signals;
 mod table;
 mod timeline;
@@ -80,7 +81,9 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Backup(args) => on_one_core(backup::backup(args.data_dir, &args.file)),
         Command::Restore(args) => on_one_core(backup::restore(args.data_dir, &args.file)),
         Command::Crds => crds(global.output),
-        Command::Manifests(args) => manifests::run(global.namespace.as_deref(), &args),
+        Command::Manifests(args) => {
+            manifests::run(global.namespace.as_deref(), &args, global.output)
+        }
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "belay", &mut script);
@@ -94,8 +97,8 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
 fn crds(output: Option<Format>) -> anyhow::Result<Exit> {
     let crds = belay_api::crd::crds();
     if output == Some(Format::Json) {
-        let crds: Result<_, _> = crds.iter().map(serde_json::to_value).collect();
-        format::print_objects(crds?, Format::Json)?;
+        let crds: Result<Vec<_>, _> = crds.iter().map(serde_json::to_value).collect();
+        format::print_list(&crds?, Format::Json)?;
     } else {
         for crd in crds {
             format::out(&format!("---\n{}", format::yaml(&crd)?))?;
@@ -123,5 +126,35 @@ fn on_one_core(work: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Resu
         .enable_all()
         .build()
         .context("cannot start")?;
-    runtime.block_on(Box::pin(work))
+    let ended = runtime.block_on(Box::pin(work));
+    // The look-up of a name that hangs must not keep a command that has ended.
+    runtime.shutdown_background();
+    ended
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn a_command_that_has_ended_does_not_wait_for_a_call_that_hangs() {
+        let (release, hanging) = mpsc::channel::<()>();
+        let (end, ended) = mpsc::channel();
+        std::thread::spawn(move || {
+            let exit = on_one_core(async move {
+                let (begin, begun) = tokio::sync::oneshot::channel();
+                tokio::task::spawn_blocking(move || {
+                    let _ = begin.send(());
+                    let _ = hanging.recv();
+                });
+                begun.await?;
+                Ok(Exit::Done)
+            });
+            end.send(exit.unwrap()).unwrap();
+        });
+        let exit = ended.recv_timeout(Duration::from_secs(60));
+        drop(release);
+        assert_eq!(exit, Ok(Exit::Done));
+    }
 }

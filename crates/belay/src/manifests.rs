@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::cli::{Executor, ManifestsArgs};
 use crate::exit::{Exit, usage};
-use crate::format;
+use crate::format::{self, Format};
 
 const NAMESPACE: &str = include_str!("manifests/namespace.yaml");
 const PEOPLE: &str = include_str!("manifests/people.yaml");
@@ -26,14 +26,33 @@ const CONTROLLER: &str = include_str!("manifests/controller.yaml");
 /// # Errors
 ///
 /// When the namespace or the image cannot be what they say they are.
-pub(crate) fn run(namespace: Option<&str>, args: &ManifestsArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(
+    namespace: Option<&str>,
+    args: &ManifestsArgs,
+    output: Option<Format>,
+) -> anyhow::Result<Exit> {
     let namespace = namespace.unwrap_or(belay_api::SYSTEM_NAMESPACE);
     let image = match &args.image {
         Some(image) => image.clone(),
         None => format!("belay:{}", env!("CARGO_PKG_VERSION")),
     };
-    format::out(&text(namespace, &image, args.executor)?)?;
+    let text = text(namespace, &image, args.executor)?;
+    if output == Some(Format::Json) {
+        // JSON has no documents, and no comments either.
+        format::print_list(&objects(&text)?, Format::Json)?;
+    } else {
+        format::out(&text)?;
+    }
     Ok(Exit::Done)
+}
+
+/// What stands in the documents of a text.
+fn objects(text: &str) -> anyhow::Result<Vec<Value>> {
+    let documents = text.split("\n---\n");
+    let objects = documents.map(|document| {
+        serde_saphyr::from_str(document).context("a printed object cannot be read")
+    });
+    objects.collect()
 }
 
 /// The whole document.
@@ -110,13 +129,11 @@ pub(crate) fn printed_policies(namespace: &str, executor: Executor) -> anyhow::R
         Executor::Agent => &[POLICIES, AGENT_POLICIES],
         Executor::Controller => &[POLICIES],
     };
-    let mut objects = Vec::new();
+    let mut all = Vec::new();
     for part in parts {
-        for document in part.replace("${NAMESPACE}", namespace).split("\n---\n") {
-            objects.push(serde_saphyr::from_str(document).context("a policy cannot be read")?);
-        }
+        all.extend(objects(&part.replace("${NAMESPACE}", namespace))?);
     }
-    Ok(objects)
+    Ok(all)
 }
 
 #[cfg(test)]

@@ -58,7 +58,8 @@ pub(crate) async fn run(global: &Global, args: &NotifyArgs) -> anyhow::Result<Ex
     let pods = targets(args)?;
     let connection = connect(global).await?;
     if args.dry_run {
-        return preview::of_pods(&connection, args, &pods, global.output).await;
+        let shown = preview::of_pods(&connection, args, &pods, global.output);
+        return preview::within(&connection, args.timeout, shown).await;
     }
     let request = Request {
         connection: &connection,
@@ -93,7 +94,7 @@ pub(crate) async fn run(global: &Global, args: &NotifyArgs) -> anyhow::Result<Ex
         format::note(&told);
     }
     if args.no_wait {
-        return no_wait(&board, cut, global.output);
+        return no_wait(&board, pods.len(), cut, global.output);
     }
     let ending = match cut {
         Some(cut) => cut.into(),
@@ -119,7 +120,7 @@ pub(crate) async fn run(global: &Global, args: &NotifyArgs) -> anyhow::Result<Ex
     let exit = report::exit(&board);
     match global.output {
         Some(format @ (Format::Json | Format::Yaml)) => {
-            format::print_objects(board.objects()?, format)?;
+            format::print_asked(pods.len(), board.objects()?, format)?;
         }
         Some(Format::Wide) | None => format::out(&report::render(&board))?,
     }
@@ -146,9 +147,9 @@ fn told_of(ending: Ending, fate: Fate) -> Option<&'static str> {
     match (ending, fate) {
         (Ending::AllFinal, _) => None,
         (Ending::Unseen, _) => Some("the notifications were created and go on"),
-        (Ending::TimedOut, Fate::Deleted) => {
-            Some("timed out waiting; what had no result yet was cancelled")
-        }
+        (Ending::TimedOut, Fate::Deleted) => Some(
+            "timed out waiting; the notifications were deleted, which cancels what was running",
+        ),
         (Ending::TimedOut, Fate::GoesOn) => {
             Some("timed out waiting; what has no result yet goes on")
         }
@@ -298,7 +299,7 @@ impl Request<'_> {
             timeout,
             started: self.started,
         };
-        follow.until_over(board, events).await
+        follow.until_over(board, follow::contact(events)).await
     }
 
     /// Deletes them, a few at a time, and names what could not be. Returns whether all have gone.
@@ -337,10 +338,15 @@ impl Request<'_> {
     }
 }
 
-fn no_wait(board: &Board, cut: Option<Cut>, output: Option<Format>) -> anyhow::Result<Exit> {
+fn no_wait(
+    board: &Board,
+    asked: usize,
+    cut: Option<Cut>,
+    output: Option<Format>,
+) -> anyhow::Result<Exit> {
     match output {
         Some(format @ (Format::Json | Format::Yaml)) => {
-            format::print_objects(board.objects()?, format)?;
+            format::print_asked(asked, board.objects()?, format)?;
         }
         Some(Format::Wide) | None => {
             for name in board.names() {

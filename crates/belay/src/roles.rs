@@ -96,7 +96,7 @@ pub(crate) async fn agent(global: &Global, args: AgentArgs) -> anyhow::Result<Ex
         AgentMode::Node => {}
         AgentMode::Companion => return cluster::companion(global, args).await,
     }
-    if global.kubeconfig.is_none() && std::env::var_os("KUBECONFIG").is_none() {
+    if global.kubeconfig.is_none() && !connect::is_in_environment() {
         return Err(usage(
             "an agent needs its node's kubeconfig: --kubeconfig FILE (`belay token create --node NAME > FILE` on the server makes one)",
         ));
@@ -244,7 +244,7 @@ fn announce(
             .ok()
             .map(|dir| dir.join("kubeconfig"));
         let found_anyway = default.as_ref() == Some(&kubeconfig);
-        let flag = if found_anyway && std::env::var_os("KUBECONFIG").is_none() {
+        let flag = if found_anyway && !connect::is_in_environment() {
             String::new()
         } else {
             format!(" --kubeconfig {}", kubeconfig.display())

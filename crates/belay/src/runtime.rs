@@ -1,8 +1,8 @@
 //! Which runtime runs the pods of a node.
 //!
-//! `auto` takes the first CRI runtime that answers, else plain processes. A directory remembers what
-//! its pods were started on: a containerd that was installed later, or that is not up yet, must not
-//! make an agent forget the pods it has.
+//! `auto` takes the first CRI runtime that answers, else plain processes; never processes where an
+//! endpoint was named. A directory remembers what its pods were started on: a containerd that was
+//! installed later, or that is not up yet, must not make an agent forget the pods it has.
 
 use std::fs;
 use std::path::Path;
@@ -67,12 +67,39 @@ pub(crate) async fn choose(
     dir: &Path,
     owner: &str,
 ) -> anyhow::Result<Chosen> {
+    choose_among(wanted, endpoint, &[CONTAINERD, CRIO], dir, owner).await
+}
+
+/// The same; `usual` is where a runtime may listen if nobody says where.
+async fn choose_among(
+    wanted: Runtime,
+    endpoint: Option<&str>,
+    usual: &[&str],
+    dir: &Path,
+    owner: &str,
+) -> anyhow::Result<Chosen> {
     let dir = place::prepare_data_dir(dir)?;
     let remembered = remembered(&dir);
-    let first = async |endpoint| first(endpoint, &dir, owner, remembered.as_ref()).await;
-    let chosen = match (wanted, &remembered) {
-        (Runtime::Process, _) | (Runtime::Auto, Some(Choice::Process)) => process(&dir).await?,
-        (Runtime::Cri, _) => {
+    let endpoint = endpoint.filter(|endpoint| !endpoint.is_empty());
+    let first = async |endpoint: Option<&str>| {
+        let named = endpoint.as_slice();
+        let places = if named.is_empty() { usual } else { named };
+        first(places, &dir, owner, remembered.as_ref()).await
+    };
+    let chosen = match (wanted, &remembered, endpoint) {
+        (Runtime::Process, _, _) | (Runtime::Auto, Some(Choice::Process), None) => {
+            process(&dir).await?
+        }
+        (Runtime::Auto, Some(Choice::Process), Some(endpoint)) => {
+            return Err(anyhow!(
+                "the pods of this node run as plain processes ({} remembers it), and \
+                 --runtime-endpoint or $CONTAINER_RUNTIME_ENDPOINT names {endpoint}: leave that out \
+                 to stay with processes; to change, delete the pods of the node first, then say \
+                 --runtime cri",
+                dir.join(CHOICE).display()
+            ));
+        }
+        (Runtime::Cri, _, _) => {
             let found = first(endpoint).await;
             found.map_err(|tried| {
                 let tried = tried.join("\n  ");
@@ -82,8 +109,10 @@ pub(crate) async fn choose(
                 )
             })?
         }
-        (Runtime::Auto, Some(Choice::Cri { endpoint: old, .. })) => {
-            let found = first(Some(endpoint.unwrap_or(old))).await;
+        (Runtime::Auto, Some(Choice::Cri { endpoint: old, .. }), endpoint)
+            if endpoint.is_none_or(|endpoint| endpoint == old) =>
+        {
+            let found = first(Some(old)).await;
             found.map_err(|tried| {
                 anyhow!(
                     "the pods of this node run on a CRI runtime that does not answer: {}; start \
@@ -92,7 +121,17 @@ pub(crate) async fn choose(
                 )
             })?
         }
-        (Runtime::Auto, None) => match first(endpoint).await {
+        (Runtime::Auto, _, Some(endpoint)) => {
+            let found = first(Some(endpoint)).await;
+            found.map_err(|tried| {
+                anyhow!(
+                    "the endpoint that --runtime-endpoint or $CONTAINER_RUNTIME_ENDPOINT names does \
+                     not answer: {}; start the runtime there, or leave the endpoint out",
+                    tried.join("; ")
+                )
+            })?
+        }
+        (Runtime::Auto, _, None) => match first(None).await {
             Ok(found) => found,
             Err(tried) => {
                 tracing::debug!(?tried, "no CRI runtime answers");
@@ -101,6 +140,9 @@ pub(crate) async fn choose(
         },
     };
     let (runtime, choice) = chosen;
+    if let Some(told) = remembered.and_then(|before| changed(&before, &choice)) {
+        tracing::warn!("{told}");
+    }
     remember(&dir, &choice)?;
     let words = match &choice {
         Choice::Process => {
@@ -111,23 +153,34 @@ pub(crate) async fn choose(
     Ok(Chosen { runtime, words })
 }
 
+/// What is to be said where the pods of a directory ran on something else until now.
+fn changed(before: &Choice, now: &Choice) -> Option<String> {
+    let told = |choice: &Choice| match choice {
+        Choice::Process => "plain processes".to_owned(),
+        Choice::Cri { endpoint, .. } => format!("the runtime at {endpoint}"),
+    };
+    let (before, now) = (told(before), told(now));
+    (before != now).then(|| {
+        format!(
+            "the pods of this node ran on {before} until now, and run on {now} from now on; \
+             containers that are left there go on, and nobody ends them"
+        )
+    })
+}
+
 type Found = (Arc<dyn PodRuntime>, Choice);
 
 /// The first CRI runtime that answers, or why each of them does not. One that the pods run on
 /// already need not answer now.
 async fn first(
-    endpoint: Option<&str>,
+    places: &[&str],
     dir: &Path,
     owner: &str,
     remembered: Option<&Choice>,
 ) -> Result<Found, Vec<String>> {
-    let places = match endpoint {
-        Some(endpoint) => vec![endpoint],
-        None => vec![CONTAINERD, CRIO],
-    };
     let dir = dir.join("runtime");
     let mut tried = Vec::new();
-    for endpoint in places {
+    for &endpoint in places {
         let opened = match remembered.and_then(|choice| choice.name_at(endpoint)) {
             Some(name) => CriRuntime::for_node_again(endpoint, &dir, owner, name).await,
             None => CriRuntime::for_node(endpoint, &dir, owner).await,
@@ -195,11 +248,51 @@ mod tests {
         assert!(error.starts_with("no CRI runtime answers"), "{error}");
         assert!(error.contains("unix:///nonexistent"), "{error}");
         assert_eq!(remembered(dir.path()), None, "nothing was chosen");
-        let chosen = choose(Runtime::Auto, NOWHERE, dir.path(), "n1").await;
+        let usual = NOWHERE.as_slice();
+        let chosen = choose_among(Runtime::Auto, None, usual, dir.path(), "n1").await;
         let chosen = chosen.unwrap();
         assert_eq!(chosen.runtime.name(), "process");
         assert!(chosen.words.contains("nothing is isolated"));
         assert_eq!(remembered(dir.path()), Some(Choice::Process));
+    }
+
+    #[tokio::test]
+    async fn who_names_an_endpoint_gets_no_processes() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = choose(Runtime::Auto, NOWHERE, dir.path(), "n1").await;
+        let error = error.err().unwrap().to_string();
+        assert!(
+            error.contains("does not answer") && error.contains("unix:///nonexistent"),
+            "{error}"
+        );
+        assert_eq!(remembered(dir.path()), None, "nothing was chosen");
+        // Nor does a choice that was made before go on without a word.
+        remember(dir.path(), &Choice::Process).unwrap();
+        let error = choose(Runtime::Auto, NOWHERE, dir.path(), "n1").await;
+        let error = error.err().unwrap().to_string();
+        for words in ["run as plain processes", "runtime.json", "--runtime cri"] {
+            assert!(error.contains(words), "{words}: {error}");
+        }
+        // An empty variable names nothing.
+        let chosen = choose(Runtime::Auto, Some(""), dir.path(), "n1").await;
+        assert_eq!(chosen.unwrap().runtime.name(), "process");
+    }
+
+    #[test]
+    fn a_change_of_the_runtime_is_told() {
+        let at = |endpoint: &str, name: Option<&str>| Choice::Cri {
+            endpoint: endpoint.to_owned(),
+            name: name.map(str::to_owned),
+        };
+        assert_eq!(changed(&Choice::Process, &Choice::Process), None);
+        assert_eq!(changed(&at("a", None), &at("a", Some("containerd"))), None);
+        for (before, now) in [
+            (at("a", None), at("b", None)),
+            (Choice::Process, at("b", None)),
+            (at("a", None), Choice::Process),
+        ] {
+            assert!(changed(&before, &now).is_some(), "{before:?} {now:?}");
+        }
     }
 
     #[tokio::test]

@@ -48,6 +48,10 @@ fn wrong_usage_exits_2_and_says_what_is_right() {
             "--no-wait",
         ),
         (&["notify", "reload", "-l", "app in"], "-l \"app in\""),
+        (
+            &["notify", "reload", "-l", ""],
+            "every pod of the namespace",
+        ),
         (&["notify", "reload", "svc/web"], "unknown kind"),
         (&["notify", "reload", "shop/web"], "web -n shop"),
         (&["notify", "reload", "web", "-n", "a/b"], "no namespace"),
@@ -56,6 +60,10 @@ fn wrong_usage_exits_2_and_says_what_is_right() {
         (&["hook", "run", "flush"], "pod/NAME[/CONTAINER]"),
         (&["hook", "run", "flush", "a/b"], "unknown kind"),
         (&["hook", "run", "flush", "-l", "app in"], "-l \"app in\""),
+        (
+            &["hook", "run", "flush", "-l", ""],
+            "every pod of the namespace",
+        ),
         (&["hook", "run", "flush", "pod/a", "-c", "b"], "--selector"),
         (&["hook", "describe", "A"], "cannot be the name"),
         (&["describe", "web"], "KIND/NAME"),
@@ -71,6 +79,7 @@ fn wrong_usage_exits_2_and_says_what_is_right() {
             "the controller's lease",
         ),
         (&["agent", "--data-dir", "/x"], "token create"),
+        (&["crds", "--log-level", "verbose"], "error, warn, info"),
         (&["token", "create", "--node", "UPPER"], "lower case"),
         (
             &["token", "create", "--node", "n", "--server", "api:7443"],
@@ -165,6 +174,19 @@ fn an_agent_that_its_server_cannot_reach_is_refused() {
     assert_eq!(output.status.code(), Some(2), "{told}");
     assert!(told.contains("--listen 0.0.0.0:0"), "{told}");
     assert!(told.contains("--node-address"), "{told}");
+}
+
+#[test]
+fn an_empty_kubeconfig_variable_names_none() {
+    let output = Command::new(env!("CARGO_BIN_EXE_belay"))
+        .args(["agent", "--data-dir", "/x"])
+        .env_clear()
+        .env("KUBECONFIG", "")
+        .output()
+        .unwrap();
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(told.contains("token create"), "{told}");
 }
 
 #[test]

@@ -271,6 +271,16 @@ fn a_creation_that_hangs_ends_with_the_timeout() {
     for words in [
         &["hook", "run", "flush", "pod/web", "--timeout", "1s"][..],
         &["notify", "reload", "-l", "app=web", "--timeout", "1s"],
+        &[
+            "notify",
+            "reload",
+            "-l",
+            "app=web",
+            "--timeout",
+            "1s",
+            "--dry-run",
+        ],
+        &["notify", "reload", "web", "--timeout", "1s", "--dry-run"],
     ] {
         let ran = server.belay(words);
         assert_eq!(ran.status.code(), Some(1), "{}", told(&ran));
@@ -351,6 +361,12 @@ fn why_one_was_refused_is_told_in_every_format() {
         let said = told(&ran);
         assert_eq!(ran.status.code(), Some(1), "{said}");
         assert!(said.contains(": refused: not you"), "{format:?}: {said}");
+        // Two were asked for, so a list has the one that there is.
+        if format == ["-o", "json"] {
+            let list: Value = serde_json::from_slice(&ran.stdout).unwrap();
+            assert_eq!(list["kind"], "List", "{list}");
+            assert_eq!(list["items"].as_array().map(Vec::len), Some(1), "{list}");
+        }
     }
 }
 
@@ -391,4 +407,123 @@ fn a_kubeconfig_that_is_broken_is_not_said_to_be_missing() {
     std::fs::write(home.path().join(".kube/config"), "clusters: [").unwrap();
     let said = run(&[]);
     assert!(said.contains(".kube/config cannot be used: "), "{said}");
+}
+
+#[test]
+fn what_describe_could_not_list_is_not_told_as_none() {
+    let script: Script = |_, path, _| {
+        if path.contains("/podnotifications") {
+            return status(403, "ann cannot list them");
+        }
+        if path.contains("/podactions") {
+            return status(404, "404 page not found");
+        }
+        if path.contains("/events") {
+            return Answer::Says(
+                200,
+                json!({"kind": "EventList", "apiVersion": "v1",
+                "metadata": {}, "items": []}),
+            );
+        }
+        let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "web"},
+            "spec": {"containers": [{"name": "main"}]}});
+        Answer::Says(200, pod)
+    };
+    let server = Server::start(script);
+    let ran = server.belay(&["describe", "pod/web"]);
+    let shown = String::from_utf8_lossy(&ran.stdout);
+    assert_eq!(ran.status.code(), Some(0), "{}", told(&ran));
+    assert!(
+        shown.contains("podnotifications: ann cannot list them"),
+        "{shown}"
+    );
+    // What is not served has none.
+    assert!(!shown.contains("podactions"), "{shown}");
+}
+
+#[test]
+fn a_right_that_is_missing_is_1_in_a_dry_run_also_where_nothing_would_run() {
+    let script: Script = |method, _, _| match method {
+        "POST" => Answer::Says(
+            201,
+            json!({"kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1",
+                "metadata": {}, "spec": {}, "status": {"allowed": false}}),
+        ),
+        _ => Answer::Says(
+            200,
+            json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "web"},
+                "spec": {"containers": [{"name": "main"}]}, "status": {"phase": "Running"}}),
+        ),
+    };
+    let server = Server::start(script);
+    let ran = server.belay(&["notify", "reload", "web", "--dry-run"]);
+    let said = told(&ran);
+    assert_eq!(ran.status.code(), Some(1), "{said}");
+    for words in ["no container declares", "missing right"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+}
+
+#[test]
+fn what_a_selector_asked_for_is_printed_as_a_list_also_when_nothing_matches() {
+    let script: Script = |method, path, _| {
+        let one = json!({
+            "apiVersion": "apps.k8s.io/v1alpha1", "kind": "Notification",
+            "metadata": {"name": "n", "namespace": "default", "uid": "u"},
+            "spec": {"selector": {"matchLabels": {"app": "web"}}, "notifier": "reload",
+                "policy": "PreExistingPods"},
+            "status": {"state": "Succeeded", "startTime": "2026-01-01T00:00:00Z"},
+        });
+        let none = json!({"kind": "PodNotificationList", "apiVersion": "apps.k8s.io/v1alpha1",
+            "metadata": {"resourceVersion": "1"}, "items": []});
+        match method {
+            "POST" => Answer::Says(201, one),
+            "GET" if path.contains("watch=") => Answer::Hangs,
+            "GET" if path.contains("/podnotifications") => Answer::Says(200, none),
+            _ => Answer::Says(200, json!({"kind": "Status", "status": "Success"})),
+        }
+    };
+    let server = Server::start(script);
+    let ran = server.belay(&["notify", "reload", "-l", "app=web", "-o", "json"]);
+    let said = told(&ran);
+    assert_eq!(ran.status.code(), Some(3), "{said}");
+    let list: Value = serde_json::from_slice(&ran.stdout).unwrap();
+    assert_eq!(list["kind"], "List", "{list}");
+    assert_eq!(list["items"][0]["kind"], "Notification", "{list}");
+}
+
+#[test]
+fn who_may_watch_the_children_but_not_the_notification_is_told_so() {
+    let script: Script = |method, path, _| {
+        let one = json!({
+            "apiVersion": "apps.k8s.io/v1alpha1", "kind": "Notification",
+            "metadata": {"name": "n", "namespace": "default", "uid": "u"},
+            "spec": {"selector": {"matchLabels": {"app": "web"}}, "notifier": "reload",
+                "policy": "PreExistingPods"},
+        });
+        let none = json!({"kind": "PodNotificationList", "apiVersion": "apps.k8s.io/v1alpha1",
+            "metadata": {"resourceVersion": "1"}, "items": []});
+        match method {
+            "POST" => Answer::Says(201, one),
+            _ if path.contains("watch=") => Answer::Hangs,
+            _ if path.contains("/podnotifications") => Answer::Says(200, none),
+            _ => {
+                // The other watch is heard first.
+                std::thread::sleep(Duration::from_secs(1));
+                status(403, "ann cannot list notifications")
+            }
+        }
+    };
+    let server = Server::start(script);
+    let ran = server.belay(&["notify", "reload", "-l", "app=web"]);
+    let said = told(&ran);
+    assert_eq!(ran.status.code(), Some(1), "{said}");
+    for words in [
+        "it cannot be watched: ann cannot list notifications",
+        "goes on",
+        "verbs list and watch on notifications.apps.k8s.io",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    assert!(!said.contains("does not answer"), "{said}");
 }

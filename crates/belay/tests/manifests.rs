@@ -59,3 +59,17 @@ fn a_namespace_or_image_that_cannot_be_is_wrong_usage() {
         assert_eq!(manifests(arguments).status.code(), Some(2), "{arguments:?}");
     }
 }
+
+#[test]
+fn as_json_they_are_one_list_of_the_same_objects() {
+    let yaml = String::from_utf8(manifests(&[]).stdout).unwrap();
+    let output = manifests(&["-o", "json"]);
+    assert_eq!(output.status.code(), Some(0));
+    let list: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(list["kind"], "List");
+    let items = list["items"].as_array().unwrap();
+    assert_eq!(items.len(), yaml.split("\n---\n").count());
+    for item in items {
+        assert!(item["kind"].is_string(), "{item}");
+    }
+}

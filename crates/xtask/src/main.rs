@@ -29,7 +29,7 @@ struct Arguments {
 enum Command {
     /// Set up what the tests need, then run all of them
     ///
-    /// Example: cargo xtask test -- --test embedded_crash
+    /// Example: cargo xtask test -- -p e2e --test embedded_crash
     Test {
         /// Also the part that needs a real Kubernetes, which is built from its Go modules when the
         /// cache does not have it

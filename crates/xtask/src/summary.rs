@@ -28,6 +28,8 @@ pub(crate) struct Summary {
     announced: Option<usize>,
     /// How many binaries have announced theirs.
     binaries: usize,
+    /// How many binaries said at their end that tests of theirs have failed.
+    failed_binaries: usize,
 }
 
 /// Where in one binary's output we are.
@@ -65,6 +67,7 @@ impl Summary {
         if let Some(counts) = text.strip_prefix("test result: ") {
             self.section = Section::Running;
             self.announced = None;
+            self.failed_binaries += usize::from(counts.starts_with("FAILED"));
             self.passed += count(counts, "passed");
             self.failed += count(counts, "failed");
             self.ignored += count(counts, "ignored");
@@ -100,6 +103,12 @@ impl Summary {
         } else {
             Vec::new()
         }
+    }
+
+    /// Whether tests that failed are all that was wrong with so many binaries that failed, of those
+    /// that cargo names. One that crashed after its tests had passed says nothing here.
+    pub(crate) fn accounts_for(&self, failed_targets: usize) -> bool {
+        failed_targets == self.failed_binaries
     }
 
     /// What failed was tried again, with that result.
@@ -275,6 +284,19 @@ mod tests {
         let (mut one, _) = summary(first);
         one.tried_again(&Summary::default());
         assert!(one.failed());
+    }
+
+    #[test]
+    fn a_binary_that_crashed_at_its_end_is_not_accounted_for_by_a_test_that_failed() {
+        let (one, _) = summary(
+            "running 2 tests\ntest a ... FAILED\ntest result: FAILED. 1 passed; 1 failed; 0 ignored\n\
+             running 1 test\ntest b ... ok\ntest result: ok. 1 passed; 0 failed; 0 ignored\n",
+        );
+        assert_eq!(one.to_be_tried_again(), ["a"]);
+        assert!(one.accounts_for(1));
+        assert!(!one.accounts_for(2));
+        // What cargo did not say is not known to be good either.
+        assert!(!one.accounts_for(0));
     }
 
     #[test]

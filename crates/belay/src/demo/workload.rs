@@ -43,14 +43,26 @@ spec:
       timeoutSeconds: 3
       handler: {exec: {command: [/bin/sh, -c, "(sleep 6150 &); sleep 6151"]}}
     - name: rotate
-      timeoutSeconds: 60
-      handler: {exec: {command: [/bin/sh, -c, "echo run >> $DIR/runs; sleep 6; echo rotated"]}}
+      timeoutSeconds: 600
+      handler: {exec: {command: [/bin/sh, -c, "@ROTATE@"]}}
 "#;
+
+/// What `rotate` runs. It lasts until the tour lets it end: time would end it before a machine that
+/// stands still has killed the instance.
+const ROTATE: &str = "echo run >> $DIR/runs; until [ -e $DIR/end ]; do sleep 1; done; echo rotated";
 
 /// The command lines that `hang` leaves if it is not killed with everything it started.
 pub(super) const HANGING: [&str; 2] = ["sleep 6150", "sleep 6151"];
+
 /// The command line that runs while `rotate` does.
-pub(super) const ROTATING: &str = "sleep 6";
+pub(super) fn rotating() -> String {
+    format!("/bin/sh -c {ROTATE}")
+}
+
+/// The file that lets `rotate` end.
+pub(super) fn end_file(dir: &Path) -> PathBuf {
+    dir.join("end")
+}
 
 /// Where `rotate` counts how often it ran.
 pub(super) fn runs_file(dir: &Path) -> PathBuf {
@@ -62,6 +74,7 @@ pub(super) fn manifest(dir: &Path) -> String {
     MANIFEST
         .replace("@DIR@", &dir.to_string_lossy())
         .replace("@MARK@", MARK)
+        .replace("@ROTATE@", ROTATE)
 }
 
 /// The same as an object to create.

@@ -16,9 +16,7 @@ use std::time::{Duration, Instant};
 
 use belay_api::fanout::{Notification, NotificationSpec, OWNER_LABEL, PodSelectionPolicy};
 use belay_api::notification::PodNotification;
-use belay_api::selector::LabelSelector;
 use futures::stream::{BoxStream, StreamExt as _, TryStreamExt as _};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use kube::ResourceExt as _;
 use kube::api::{Api, ListParams, ObjectMeta, PostParams};
 use kube::runtime::WatchStreamExt as _;
@@ -28,8 +26,9 @@ use super::{name_prefix, preview};
 use crate::cli::{Global, NotifyArgs};
 use crate::connect::{Connection, connect};
 use crate::exit::{Exit, usage};
-use crate::follow::{self, CANCELLING, CLEANING, Contact, Ending, Follow, Followed as _, Lost};
+use crate::follow::{self, CANCELLING, CLEANING, Ending, Follow, Followed as _, Lost};
 use crate::format::{self, Format};
+use crate::selector;
 use crate::signals::Interrupts;
 use tally::{Tally, Told};
 
@@ -53,7 +52,8 @@ pub(super) async fn run(
     let connection = &connect(global).await?;
     if args.dry_run {
         let draft = super::to_value(&draft(args, &wish))?;
-        return preview::of_selector(connection, args, &wish.text, draft, output).await;
+        let shown = preview::of_selector(connection, args, &wish.text, draft, output);
+        return preview::within(connection, args.timeout, shown).await;
     }
     let interrupts = Interrupts::listen()?;
     let api: Api<Notification> = Api::namespaced(connection.client.clone(), &connection.namespace);
@@ -94,7 +94,7 @@ pub(super) async fn run(
     let tally = &request.tally;
     match output {
         Some(format @ (Format::Json | Format::Yaml)) => {
-            format::print_objects(tally.objects()?, format)?;
+            format::print_list(&tally.objects()?, format)?;
         }
         Some(Format::Wide) | None => {
             format::out(&groups::render(tally, output == Some(Format::Wide)))?;
@@ -122,12 +122,7 @@ fn wish(args: &NotifyArgs, text: &str) -> anyhow::Result<Wish> {
             "--policy AllPods also notifies pods that come later, so it never ends and cannot be waited for: add --no-wait (it goes on until `kubectl delete ntf NAME`), or leave --policy out to notify the pods there are now",
         ));
     }
-    let selector: LabelSelector = text
-        .parse()
-        .map_err(|error| usage(format!("-l {text:?}: {error}")))?;
-    let object = meta::LabelSelector::try_from(&selector)
-        .map_err(|error| usage(format!("-l {text:?}: {error}")))?;
-    let mut spec = NotificationSpec::new(object, &args.notifier);
+    let mut spec = NotificationSpec::new(selector::object(text)?, &args.notifier);
     spec.policy = policy;
     spec.parallelism = args.parallelism.unwrap_or(0);
     spec.max_failures = args.max_failures;
@@ -183,25 +178,17 @@ impl Request<'_> {
     /// Watches until it is final.
     async fn wait(&mut self) -> Ending {
         let own = format!("metadata.name={}", self.tally.name());
-        let own = watcher(self.api.clone(), watcher::Config::default().fields(&own))
-            .default_backoff()
-            .map_ok(Told::Own);
-        let (connection, mut contact) = (self.connection, Contact::default());
+        let own = watcher(self.api.clone(), watcher::Config::default().fields(&own));
+        let own = follow::contact(own.default_backoff()).map_ok(Told::Own);
+        let connection = self.connection;
         // Not to be told of single pods is no reason to give up: the Notification counts them.
-        let children = (&mut self.watched).map(move |event| match event {
-            Ok(event) => {
-                if !matches!(event, Event::Init) {
-                    contact.heard();
-                }
-                Ok(Told::Child(event))
+        let children = follow::contact(&mut self.watched).map(move |event| match event {
+            Ok(event) => Ok(Told::Child(event)),
+            Err(Lost::Refused(status)) => {
+                let why = connection.explain(kube::Error::Api(status));
+                Ok(Told::Unseen(format!("{why:#}")))
             }
-            Err(error) => match contact.lost(&error) {
-                Lost::Refused(status) => {
-                    let why = connection.explain(kube::Error::Api(status));
-                    Ok(Told::Unseen(format!("{why:#}")))
-                }
-                Lost::Away | Lost::Still => Err(error),
-            },
+            Err(Lost::Away) => Err(Lost::Away),
         });
         let follow = Follow {
             connection: self.connection,

@@ -1,5 +1,9 @@
 //! `--dry-run`: what would run where, who does not declare it, which rights are missing.
 
+use std::future::Future;
+use std::time::Duration;
+
+use anyhow::anyhow;
 use belay_api::pod::{ContainerNotifier, NotifierAction, Pod};
 use kube::api::{Api, ListParams};
 use serde::Serialize;
@@ -9,8 +13,25 @@ use super::rights::{self, Right};
 use crate::cli::NotifyArgs;
 use crate::connect::Connection;
 use crate::exit::Exit;
+use crate::follow;
 use crate::format::{self, Format};
+use crate::signals::Cut;
 use crate::table::{Table, printable};
+
+/// Ends a look at a server that hangs when the time is over, as it ends the command itself. A signal
+/// ends it at once: nothing was created.
+pub(super) async fn within(
+    connection: &Connection,
+    timeout: Option<Duration>,
+    look: impl Future<Output = anyhow::Result<Exit>>,
+) -> anyhow::Result<Exit> {
+    let Some(limit) = follow::limit(timeout) else {
+        return look.await;
+    };
+    tokio::time::timeout(limit, look)
+        .await
+        .unwrap_or_else(|_| Err(anyhow!(Cut::Late(limit).told(&connection.server))))
+}
 
 /// Looks at the pods that are named; creates nothing.
 pub(super) async fn of_pods(
@@ -93,9 +114,11 @@ async fn tell(
             Vec::new()
         }
     };
-    let exit = match preview.exit {
-        Exit::Done if !missing.is_empty() => Exit::Failed,
-        exit => exit,
+    // Who may not trigger it fails, whatever would run.
+    let exit = if missing.is_empty() {
+        preview.exit
+    } else {
+        Exit::Failed
     };
     match output {
         Some(format @ (Format::Json | Format::Yaml)) => {
@@ -201,7 +224,10 @@ impl Preview {
             (true, _) => Exit::Failed,
             (false, true) => Exit::Done,
             (false, false) => {
-                notes.push(format!("no container declares the notifier {notifier:?}"));
+                // Where there is no pod that is said, and all there is to say.
+                if !pods.is_empty() {
+                    notes.push(format!("no container declares the notifier {notifier:?}"));
+                }
                 Exit::Nothing
             }
         };
@@ -292,7 +318,15 @@ web  logs       no           -                           -
 
     #[test]
     fn nothing_declared_and_a_missing_pod_have_their_exit_codes() {
-        assert_eq!(preview("x", Some(web())).exit, Exit::Nothing);
+        let undeclared = preview("x", Some(web()));
+        assert_eq!(undeclared.exit, Exit::Nothing);
+        assert_eq!(
+            undeclared.notes,
+            ["no container declares the notifier \"x\""]
+        );
+        let none = Preview::of("x", &[]);
+        assert_eq!(none.exit, Exit::Nothing);
+        assert!(none.notes.is_empty(), "{:?}", none.notes);
         let shown = preview("reload", None);
         assert_eq!(shown.exit, Exit::Failed);
         assert_eq!(
