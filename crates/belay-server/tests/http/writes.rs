@@ -466,6 +466,25 @@ async fn many_warnings_are_told_in_a_few_headers() {
 }
 
 #[tokio::test]
+async fn an_object_that_is_wrong_in_many_places_gets_a_short_answer() {
+    let h = Harness::start().await;
+    let c = h.admin();
+    let owners: Value = (0..5000).map(|_| json!({"controller": true})).collect();
+    let finalizers: Value = (0..100_000).map(|_| json!("")).collect();
+    for (field, wrong) in [("ownerReferences", owners), ("finalizers", finalizers)] {
+        let mut object = map("a", &[]);
+        object["metadata"][field] = wrong;
+        let answer = c.post(MAPS, &object).await;
+        let message = answer.refused(422, "Invalid");
+        assert!(message.ends_with(" more]"), "{field}");
+        let causes = answer.body["details"]["causes"].as_array().unwrap();
+        assert_eq!(causes.len(), 101, "{field}");
+        let size = answer.body.to_string().len();
+        assert!(size < 1 << 20, "{field}: {size}");
+    }
+}
+
+#[tokio::test]
 async fn the_audit_log_tells_a_dry_run_from_the_real_thing() {
     let h = Harness::start().await;
     let c = h.admin();
