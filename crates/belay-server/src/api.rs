@@ -233,7 +233,7 @@ impl Api {
         let result = self.dispatch(connection, parts, body, &mut record).await;
         let mut response = match result {
             Ok(answer) => {
-                record.about = answer.about;
+                record.set_about(answer.about.as_deref());
                 record.name = record.name.take().or(answer.name);
                 answer.response
             }

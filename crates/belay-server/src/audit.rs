@@ -18,8 +18,8 @@ use crate::route::{Resource, Verb};
 /// Lines that may wait for the disk. A full queue slows requests down rather than losing lines.
 const WAITING: usize = 4096;
 
-/// How much of a path, of a name in it or of a message a line tells, in bytes. No path that means
-/// something is longer.
+/// How much of a path, of a name in it, of a message or of what an object asks for a line tells, in
+/// bytes. No path that means something is longer.
 const LONGEST: usize = 2048;
 
 fn shortened(text: &str) -> String {
@@ -57,7 +57,7 @@ pub(crate) struct Record {
     pub(crate) code: u16,
     /// What a new object asks for, in the words of its kind.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) about: Option<String>,
+    about: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<String>,
     #[serde(skip)]
@@ -102,6 +102,11 @@ impl Record {
         self.group = review.group;
         self.resource = review.plural;
         self.namespace = namespace.map(shortened);
+    }
+
+    /// What the new object asks for.
+    pub(crate) fn set_about(&mut self, about: Option<&str>) {
+        self.about = about.map(shortened);
     }
 
     /// Why it was refused.
@@ -235,11 +240,14 @@ impl<S: Storage> Log<S> {
     }
 
     /// Writes what is pending and these lines, and says how many lines were lost until then. A line
-    /// for which there is no room is lost only if what is pending cannot be written.
+    /// for which there is no room is lost only if what is pending cannot be written; one that is
+    /// longer than all that may be pending waits alone.
     fn write(&mut self, lines: impl Iterator<Item = Vec<u8>>) -> std::io::Result<u64> {
         let mut refused = false;
         for line in lines {
-            let full = |log: &Self| log.pending.len() + line.len() > PENDING_BYTES;
+            let full = |log: &Self| {
+                !log.pending.is_empty() && log.pending.len() + line.len() > PENDING_BYTES
+            };
             if full(self) && !refused {
                 refused = self.flush().is_err();
             }
@@ -343,11 +351,24 @@ mod tests {
     }
 
     #[test]
-    fn a_long_path_makes_no_long_line() {
+    fn a_line_of_any_length_is_written_to_a_disk_that_takes_it() {
+        let mut log = Log::new(Disk {
+            size: 3 * PENDING_BYTES,
+            ..Disk::default()
+        });
+        let long = "x".repeat(PENDING_BYTES + 1);
+        assert_eq!(log.write(lines(["a\n", &long, "b\n"])).unwrap(), 0);
+        assert_eq!(log.storage.bytes.len(), long.len() + 4);
+    }
+
+    #[test]
+    fn a_long_path_or_object_makes_no_long_line() {
         let path = format!("/{}", "x".repeat(60_000));
         let request = http::Request::get(path).body(()).unwrap();
-        let record = Record::new(&request.into_parts().0);
+        let mut record = Record::new(&request.into_parts().0);
+        record.set_about(Some(&"x".repeat(60_000)));
         assert_eq!(record.path.len(), LONGEST + "...".len());
+        assert_eq!(record.about.unwrap().len(), LONGEST + "...".len());
         assert_eq!(shortened("/short"), "/short");
     }
 }
