@@ -375,8 +375,9 @@ impl Api {
             _ => Verb::of(&parts.method, resource.name.is_some(), watch)?,
         };
         record.set_resource(resource, verb);
-        // A value that is not known is refused where it matters.
-        record.dry_run = query.dry_run().unwrap_or(false);
+        // Connections are opened all the same, as on a stock server. A value that is not known is
+        // refused where it matters.
+        record.dry_run = verb.writes() && !connects && query.dry_run().unwrap_or(false);
         let mut selection = Selection::parse(resource.kind, query)?;
         if let (Verb::Watch, Some(name)) = (verb, &resource.name) {
             // A watch on one object is a watch on the collection with its name selected.

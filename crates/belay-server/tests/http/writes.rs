@@ -502,6 +502,10 @@ async fn the_audit_log_tells_a_dry_run_from_the_real_thing() {
     c.send("DELETE", &path, &[], all.clone()).await.ok();
     c.send("DELETE", MAPS, &[], all).await.ok();
     c.delete(&path).await.ok();
+    // A command is run all the same.
+    c.post(PODS, &pod("p")).await.ok();
+    let exec = format!("{PODS}/p/exec?command=true&dryRun=All");
+    assert!(!c.post(&exec, &json!(null)).await.code.is_success());
     drop(c);
     // Closing the server waits for the writer of the log.
     let h = h.reopen(Default::default()).await;
@@ -509,7 +513,7 @@ async fn the_audit_log_tells_a_dry_run_from_the_real_thing() {
     let told: Vec<(String, Value)> = log
         .lines()
         .map(|line| serde_json::from_str::<Value>(line).unwrap())
-        .filter(|line| line["resource"] == "configmaps")
+        .filter(|line| line["resource"] == "configmaps" || line["subresource"] == "exec")
         .map(|line| {
             (
                 line["verb"].as_str().unwrap().to_owned(),
@@ -526,6 +530,7 @@ async fn the_audit_log_tells_a_dry_run_from_the_real_thing() {
         ("delete", json!(true)),
         ("deletecollection", json!(true)),
         ("delete", json!(null)),
+        ("create", json!(null)),
     ];
     assert_eq!(told, expected.map(|(verb, dry)| (verb.to_owned(), dry)));
 }
