@@ -1,7 +1,7 @@
 //! PodActions. Only the controller writes them, so what is checked of their specs is that they are
 //! complete; what is checked of statuses is what everybody else relies on.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
@@ -77,14 +77,13 @@ impl Rules for PodActionRules {
         let mut errors = Errors::new();
         validate_shape(&new, &mut errors);
         unchanged(&new, &old, &SET_ONCE, &mut errors);
+        let containers = old.get("containers").items();
+        let before: BTreeMap<_, _> = containers
+            .map(|container| (container.get("name").str(), container))
+            .collect();
         for container in new.get("containers").items() {
-            let name = container.get("name").str();
-            let before = old
-                .get("containers")
-                .items()
-                .find(|before| before.get("name").str() == name);
-            if let Some(before) = before {
-                unchanged(&container, &before, &SET_ONCE_IN_CONTAINER, &mut errors);
+            if let Some(before) = before.get(container.get("name").str()) {
+                unchanged(&container, before, &SET_ONCE_IN_CONTAINER, &mut errors);
             }
         }
         if is_final(&old) {
