@@ -433,6 +433,9 @@ impl Api {
                 let object = self.patch(&call, &body, &mut warnings).await?;
                 self.written(StatusCode::OK, &object, &call)?
             }
+            (Verb::DeleteCollection, _) if !resource.goes_at_once() => {
+                return Err(ApiError::method_not_allowed(&parts.method));
+            }
             (Verb::Delete | Verb::DeleteCollection, None) => {
                 let options = Options::of(&call, &body)?;
                 record.dry_run = options.dry_run();

@@ -64,6 +64,36 @@ async fn a_collection_is_deleted_by_its_selector() {
 }
 
 #[tokio::test]
+async fn nothing_deletes_all_namespaces_or_what_is_in_all_of_them() {
+    let h = Harness::start().await;
+    let c = h.admin();
+    c.post("/api/v1/namespaces", &json!({"metadata": {"name": "x"}}))
+        .await
+        .ok();
+    c.post(PODS, &pod("p")).await.ok();
+    for path in [
+        "/api/v1/namespaces",
+        "/api/v1/namespaces/",
+        "/api/v1/pods",
+        "/apis/apps.k8s.io/v1alpha1/podnotifications?dryRun=All",
+    ] {
+        c.delete(path).await.refused(405, "MethodNotAllowed");
+    }
+    let namespace = c.get("/api/v1/namespaces/x").await.ok();
+    assert_eq!(namespace["status"]["phase"], "Active");
+    c.get(&format!("{PODS}/p")).await.ok();
+    c.delete("/api/v1/nodes").await.ok();
+    let resources = c.get("/api/v1").await.ok();
+    let verbs = |name: &str| {
+        let list = resources["resources"].as_array().unwrap();
+        let resource = list.iter().find(|resource| resource["name"] == name);
+        resource.unwrap()["verbs"].to_string()
+    };
+    assert!(!verbs("namespaces").contains("deletecollection"));
+    assert!(verbs("pods").contains("deletecollection"));
+}
+
+#[tokio::test]
 async fn a_namespace_takes_nothing_new_while_it_goes_and_the_first_ones_never_go() {
     let h = Harness::start().await;
     let c = h.admin();
