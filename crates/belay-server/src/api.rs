@@ -374,7 +374,7 @@ impl Api {
             Method::GET | Method::POST if connects => Verb::Create,
             _ => Verb::of(&parts.method, resource.name.is_some(), watch)?,
         };
-        record.set_resource(resource, verb);
+        record.set_resource(resource, verb, who);
         // Connections are opened all the same, as on a stock server. A value that is not known is
         // refused where it matters.
         record.dry_run = verb.writes() && !connects && query.dry_run().unwrap_or(false);

@@ -12,6 +12,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use crate::identity::{Identity, Role};
 use crate::review::Review;
 use crate::route::{Resource, Verb};
 
@@ -62,6 +63,9 @@ pub(crate) struct Record {
     message: Option<String>,
     #[serde(skip)]
     writes: bool,
+    /// Whether it says nothing but that somebody of Belay is there.
+    #[serde(skip)]
+    heartbeat: bool,
 }
 
 impl Record {
@@ -83,12 +87,15 @@ impl Record {
             about: None,
             message: None,
             writes: false,
+            heartbeat: false,
         }
     }
 
-    pub(crate) fn set_resource(&mut self, resource: &Resource, verb: Verb) {
+    /// What it is about, and who asks: by now it is known whom the user acts as.
+    pub(crate) fn set_resource(&mut self, resource: &Resource, verb: Verb, who: &Identity) {
         self.verb = verb.as_str();
         self.writes = verb.writes();
+        self.heartbeat = is_heartbeat(resource, verb) && self.acts_as.is_none() && beats(who);
         self.group = resource.kind.group;
         self.resource = resource.kind.plural;
         self.subresource.clone_from(&resource.subresource);
@@ -114,14 +121,26 @@ impl Record {
         self.message = Some(shortened(message));
     }
 
-    /// Reads that were allowed are not worth a line; heartbeats neither.
+    /// Reads that were allowed are not worth a line; heartbeats of agents and controllers neither.
     fn worth_a_line(&self) -> bool {
         let refused = matches!(self.code, 401 | 403);
-        let heartbeat = self.code == 200
-            && (self.resource == "leases"
-                || (self.resource == "nodes" && self.subresource.is_some()));
-        refused || (self.writes && !heartbeat)
+        refused || (self.writes && !(self.heartbeat && self.code == 200))
     }
+}
+
+fn is_heartbeat(resource: &Resource, verb: Verb) -> bool {
+    let renews = matches!(verb, Verb::Update | Verb::Patch);
+    let subresource = resource.subresource.as_deref();
+    renews
+        && matches!(
+            (resource.kind.plural, subresource),
+            ("leases", None) | ("nodes", Some("status"))
+        )
+}
+
+/// Whether this is one of those whose heartbeats would bury all else.
+fn beats(who: &Identity) -> bool {
+    matches!(who.role(), Role::Node(_) | Role::Controller)
 }
 
 /// Appends records to a file from a thread of its own.

@@ -1,5 +1,6 @@
 //! Creating and changing.
 
+use belay_server::Identity;
 use serde_json::{Value, json};
 
 use crate::harness::{Harness, MAPS, NOTIFICATIONS, PODS, map, notification, pod, run_pod};
@@ -482,6 +483,53 @@ async fn an_object_that_is_wrong_in_many_places_gets_a_short_answer() {
         let size = answer.body.to_string().len();
         assert!(size < 1 << 20, "{field}: {size}");
     }
+}
+
+#[tokio::test]
+async fn the_audit_log_leaves_out_heartbeats_and_nothing_else_of_leases_and_nodes() {
+    let h = Harness::start().await;
+    let (admin, agent) = (h.admin(), h.of(Identity::node("n1")));
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+    let (lease, node) = (format!("{leases}/n1"), "/api/v1/nodes/n1");
+    let named = json!({"metadata": {"name": "n1"}});
+    agent.post("/api/v1/nodes", &named).await.ok();
+    agent.post(leases, &named).await.ok();
+    let renewal = |seconds: u32| json!({"spec": {"leaseDurationSeconds": seconds}});
+    let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+    let status = format!("{node}/status");
+    agent.patch(&lease, "merge-patch", &renewal(1)).await.ok();
+    agent.patch(&status, "merge-patch", &ready).await.ok();
+    admin.patch(&lease, "merge-patch", &renewal(2)).await.ok();
+    admin
+        .patch(
+            &status,
+            "merge-patch",
+            &json!({"status": {"conditions": []}}),
+        )
+        .await
+        .ok();
+    admin.delete(&lease).await.ok();
+    drop((admin, agent));
+    // Closing the server waits for the writer of the log.
+    let h = h.reopen(Default::default()).await;
+    let log = std::fs::read_to_string(h.dir.path().join("audit.log")).unwrap();
+    let told: Vec<String> = log
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .filter(|line| line["resource"] == "leases" || line["resource"] == "nodes")
+        .map(|line| {
+            let text = |field: &str| line[field].as_str().unwrap().to_owned();
+            [text("user"), text("verb"), text("resource")].join(" ")
+        })
+        .collect();
+    let expected = [
+        "system:node:n1 create nodes",
+        "system:node:n1 create leases",
+        "belay:admin patch leases",
+        "belay:admin patch nodes",
+        "belay:admin delete leases",
+    ];
+    assert_eq!(told, expected);
 }
 
 #[tokio::test]
