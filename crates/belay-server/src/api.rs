@@ -254,7 +254,7 @@ impl Api {
         }
         record.code = response.status().as_u16();
         self.metrics.request(&record, started.elapsed());
-        self.audit.write(&record);
+        self.audit.write(record);
         response
     }
 
