@@ -224,7 +224,11 @@ impl Api {
             };
             let change = match &plan {
                 Plan::Unchanged => return Ok((plan, object)),
-                _ if options.dry_run() => return Ok((plan, object)),
+                Plan::Mark(marked) if options.dry_run() => {
+                    let marked = (**marked).clone();
+                    return Ok((plan, marked));
+                }
+                Plan::Remove if options.dry_run() => return Ok((plan, object)),
                 Plan::Remove => Change::Delete(Some(encode(object.clone(), &self.mark))),
                 Plan::Mark(marked) => Change::Put(encode((**marked).clone(), &self.mark)),
             };

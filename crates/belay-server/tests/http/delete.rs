@@ -12,6 +12,11 @@ async fn a_running_pod_is_marked_first_and_gone_when_its_agent_says_so() {
     c.post(PODS, &pod("p")).await.ok();
     run_pod(&c, "p", "n1").await;
     let path = format!("{PODS}/p");
+    let tried = c.delete(&format!("{path}?dryRun=All")).await.ok();
+    assert_eq!(tried["metadata"]["deletionGracePeriodSeconds"], 30);
+    assert!(tried["metadata"]["deletionTimestamp"].is_string());
+    let there = c.get(&path).await.ok();
+    assert!(there["metadata"]["deletionTimestamp"].is_null());
     let marked = c.delete(&path).await.ok();
     assert_eq!(marked["metadata"]["deletionGracePeriodSeconds"], 30);
     let uid = marked["metadata"]["uid"].as_str().unwrap();
