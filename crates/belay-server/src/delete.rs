@@ -44,7 +44,12 @@ impl Options {
         let mut options: Self = if body.is_empty() {
             Self::default()
         } else {
-            serde_json::from_value(decode_argument(call, body, "DeleteOptions")?).map_err(|e| {
+            let mut sent = decode_argument(call, body, "DeleteOptions")?;
+            if let Some(fields) = sent.as_object_mut() {
+                // As in every object, what is null is not there.
+                fields.retain(|_, value| !value.is_null());
+            }
+            serde_json::from_value(sent).map_err(|e| {
                 ApiError::bad_request(format!("the delete options are not valid: {e}"))
             })?
         };

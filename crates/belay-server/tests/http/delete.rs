@@ -34,6 +34,20 @@ async fn a_running_pod_is_marked_first_and_gone_when_its_agent_says_so() {
 }
 
 #[tokio::test]
+async fn a_null_in_the_options_says_nothing() {
+    let h = Harness::start().await;
+    let c = h.admin();
+    c.post(MAPS, &map("a", &[])).await.ok();
+    let options = json!({"dryRun": null, "preconditions": null, "gracePeriodSeconds": null,
+        "propagationPolicy": null, "orphanDependents": null});
+    let path = format!("{MAPS}/a");
+    c.send("DELETE", &path, &[], options.to_string().into_bytes())
+        .await
+        .ok();
+    c.get(&path).await.refused(404, "NotFound");
+}
+
+#[tokio::test]
 async fn finalizers_hold_an_object_until_the_last_is_taken_away() {
     let h = Harness::start().await;
     let c = h.admin();
