@@ -261,7 +261,8 @@ impl Lines {
         }
         let object = match self.form {
             Form::Table => render::table(self.kind, &[], &metadata, false),
-            _ => json!({
+            Form::Metadata => render::metadata_only(&json!({"metadata": metadata})),
+            Form::Json => json!({
                 "kind": self.kind.kind,
                 "apiVersion": self.kind.api_version(),
                 "metadata": metadata,
