@@ -6,6 +6,7 @@
 //! ```
 
 mod cursor;
+mod errors;
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -14,6 +15,7 @@ use std::rc::Rc;
 use serde_json::Value;
 
 pub use cursor::Cursor;
+pub use errors::Errors;
 
 /// Where in an object a field is: `spec.containers[0].resources.limits[cpu]`.
 ///

@@ -4,9 +4,11 @@
 
 pub mod names;
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
-use crate::field::{Cursor, FieldError, Path};
+use crate::field::{Cursor, Errors, FieldError, Path};
 use names::Problems;
 
 /// All annotations of an object together, keys and values.
@@ -49,9 +51,9 @@ impl NameRule {
 
 /// Checks the metadata of a new object, whose name has been generated already if it was to be.
 #[must_use]
-pub fn validate_create(object: &Value, rule: NameRule, namespaced: bool) -> Vec<FieldError> {
+pub fn validate_create(object: &Value, rule: NameRule, namespaced: bool) -> Errors {
     let meta = Cursor::new(object).get("metadata");
-    let mut errors = Vec::new();
+    let mut errors = Errors::new();
 
     let generate = meta.get("generateName");
     if !generate.str().is_empty() {
@@ -100,10 +102,10 @@ pub fn validate_create(object: &Value, rule: NameRule, namespaced: bool) -> Vec<
 /// What the server itself fills in when a client leaves it out (uid, times of creation and
 /// deletion, namespace) may be absent in `new`.
 #[must_use]
-pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
+pub fn validate_update(new: &Value, old: &Value) -> Errors {
     let new = Cursor::new(new).get("metadata");
     let old = Cursor::new(old).get("metadata");
-    let mut errors = Vec::new();
+    let mut errors = Errors::new();
     if old.get("deletionTimestamp").is_set() {
         no_new_finalizers(&new.get("finalizers"), &old.get("finalizers"), &mut errors);
     }
@@ -128,14 +130,14 @@ pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
     errors
 }
 
-fn validate_always(meta: &Cursor<'_>, errors: &mut Vec<FieldError>) {
+fn validate_always(meta: &Cursor<'_>, errors: &mut Errors) {
     validate_labels(&meta.get("labels"), errors);
     validate_annotations(&meta.get("annotations"), errors);
     validate_owner_references(&meta.get("ownerReferences"), errors);
 }
 
 /// Checks a map of labels, also where it is a selector.
-pub(crate) fn validate_labels(labels: &Cursor<'_>, errors: &mut Vec<FieldError>) {
+pub(crate) fn validate_labels(labels: &Cursor<'_>, errors: &mut Errors) {
     for (key, value) in labels.entries() {
         extend_invalid(errors, labels.path(), key, names::label_key(key));
         // Upstream names the map, not the entry, and so does this.
@@ -148,7 +150,7 @@ pub(crate) fn validate_labels(labels: &Cursor<'_>, errors: &mut Vec<FieldError>)
     }
 }
 
-pub(crate) fn validate_annotations(annotations: &Cursor<'_>, errors: &mut Vec<FieldError>) {
+pub(crate) fn validate_annotations(annotations: &Cursor<'_>, errors: &mut Errors) {
     let mut size = 0;
     for (key, value) in annotations.entries() {
         // Upstream lets the case of annotation keys pass.
@@ -164,7 +166,7 @@ pub(crate) fn validate_annotations(annotations: &Cursor<'_>, errors: &mut Vec<Fi
     }
 }
 
-fn validate_owner_references(references: &Cursor<'_>, errors: &mut Vec<FieldError>) {
+fn validate_owner_references(references: &Cursor<'_>, errors: &mut Errors) {
     // Upstream reports the list, without an index.
     let at = references.path();
     let mut controller: Option<String> = None;
@@ -200,21 +202,34 @@ fn validate_owner_references(references: &Cursor<'_>, errors: &mut Vec<FieldErro
             errors.push(FieldError::invalid(at, reference.owned(), detail));
         }
         if reference.get("controller").is_true() {
-            let this = format!("{kind}/{}", reference.get("name").str());
+            let this = brief(kind, reference.get("name").str());
             match &controller {
                 None => controller = Some(this),
                 Some(first) => {
                     let detail = format!(
                         "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {this}"
                     );
-                    errors.push(FieldError::invalid(at, references.owned(), detail));
+                    // Upstream shows the whole list, once for each of them.
+                    errors.push(FieldError::invalid(at, reference.owned(), detail));
                 }
             }
         }
     }
 }
 
-fn validate_finalizers(finalizers: &Cursor<'_>, errors: &mut Vec<FieldError>) {
+/// An owner as one error after another names it. What is longer is no name, and said to be none by
+/// an error of its own.
+fn brief(kind: &str, name: &str) -> String {
+    const LONGEST: usize = 512;
+    let mut text = format!("{kind}/{name}");
+    if text.len() > LONGEST {
+        text.truncate(text.floor_char_boundary(LONGEST));
+        text.push_str("...");
+    }
+    text
+}
+
+fn validate_finalizers(finalizers: &Cursor<'_>, errors: &mut Errors) {
     let mut seen = Vec::new();
     for finalizer in finalizers.items() {
         let name = finalizer.str();
@@ -231,26 +246,22 @@ fn validate_finalizers(finalizers: &Cursor<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn no_new_finalizers(new: &Cursor<'_>, old: &Cursor<'_>, errors: &mut Vec<FieldError>) {
-    let mut added: Vec<_> = new
-        .list()
-        .iter()
-        .filter(|finalizer| !old.list().contains(finalizer))
-        .filter_map(Value::as_str)
-        .collect();
+fn no_new_finalizers(finalizers: &Cursor<'_>, old: &Cursor<'_>, errors: &mut Errors) {
+    let old: BTreeSet<&str> = old.items().map(|name| name.str()).collect();
+    let new: BTreeSet<&str> = finalizers.items().map(|name| name.str()).collect();
+    let added: Vec<_> = new.difference(&old).collect();
     if added.is_empty() {
         return;
     }
-    added.sort_unstable();
     let detail = format!(
         "no new finalizers can be added if the object is being deleted, found new finalizers {added:?}"
     );
-    errors.push(FieldError::forbidden(new.path(), detail));
+    errors.push(FieldError::forbidden(finalizers.path(), detail));
 }
 
 /// One `Invalid value` for each problem.
 pub(crate) fn extend_invalid(
-    errors: &mut Vec<FieldError>,
+    errors: &mut Errors,
     path: &Path,
     value: impl Into<Value>,
     problems: Problems,
@@ -373,6 +384,22 @@ mod tests {
     }
 
     #[test]
+    fn a_long_list_of_controllers_is_not_repeated_for_each_of_them() {
+        let name = "x".repeat(100_000);
+        let owners: Value = (0..300)
+            .map(|_| json!({"name": name, "controller": true}))
+            .collect();
+        let size = owners.to_string().len();
+        let object =
+            json!({"metadata": {"name": "a", "namespace": "b", "ownerReferences": owners}});
+        let errors = validate_create(&object, NameRule::DnsSubdomain, true);
+        assert_eq!(errors.len(), Errors::MOST);
+        assert_eq!(errors.total(), 300 * 3 + 299);
+        let told: usize = errors.iter().map(|error| error.to_string().len()).sum();
+        assert!(told < size, "{told} bytes about {size}");
+    }
+
+    #[test]
     fn identity_may_not_change() {
         let old = json!({"name": "a", "namespace": "n", "uid": "1", "creationTimestamp": "t"});
         assert!(updated(json!({"name": "a"}), old.clone()).is_empty());
@@ -389,6 +416,13 @@ mod tests {
                 "metadata.deletionTimestamp: Invalid value: \"v\": field is immutable"
             ]
         );
+    }
+
+    #[test]
+    fn finalizers_are_compared_in_time_that_grows_with_their_number() {
+        let many: Value = (0..50_000).map(|i| json!(format!("x/f{i}"))).collect();
+        let going = json!({"name": "a", "deletionTimestamp": "t", "finalizers": many});
+        assert!(updated(going.clone(), going).is_empty());
     }
 
     #[test]

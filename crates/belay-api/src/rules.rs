@@ -30,20 +30,20 @@ use serde_json::Value;
 
 pub(crate) use pod::annotation_errors;
 
-use crate::field::FieldError;
+use crate::field::Errors;
 use crate::gates::FeatureGates;
 
 /// What is to be said about an object.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Review {
     /// Reasons to refuse it.
-    pub errors: Vec<FieldError>,
+    pub errors: Errors,
     /// Things its author should know; it is stored all the same.
     pub warnings: Vec<String>,
 }
 
-impl From<Vec<FieldError>> for Review {
-    fn from(errors: Vec<FieldError>) -> Self {
+impl From<Errors> for Review {
+    fn from(errors: Errors) -> Self {
         Self {
             errors,
             warnings: Vec::new(),

@@ -54,7 +54,7 @@ fn updated(
     told(rules.validate_update(&new, old, gates).errors).map(|()| new)
 }
 
-fn told(errors: Vec<belay_api::field::FieldError>) -> Result<(), String> {
+fn told(errors: belay_api::field::Errors) -> Result<(), String> {
     let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
     if texts.is_empty() {
         Ok(())

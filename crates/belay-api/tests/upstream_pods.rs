@@ -49,11 +49,11 @@ fn pods_are_judged_as_upstream_judges_them_in_its_words() {
         POD.default(&mut pod);
         let errors = if case.update {
             let mut errors = metadata::validate_update(&pod, &old);
-            errors.extend(POD.validate_update(&pod, &old, &gates).errors);
+            errors.append(POD.validate_update(&pod, &old, &gates).errors);
             errors
         } else {
             let mut errors = metadata::validate_create(&pod, NameRule::DnsSubdomain, true);
-            errors.extend(POD.validate_create(&pod, &gates).errors);
+            errors.append(POD.validate_create(&pod, &gates).errors);
             errors
         };
         let said: BTreeSet<String> = errors

@@ -16,6 +16,8 @@
 
 mod hooks;
 
+use std::collections::BTreeSet;
+
 use belay_api::fanout::{FINALIZER, OWNER_LABEL};
 use belay_api::rbac::{self, NOTIFIERS, NOTIFY, PolicyRule, missing};
 use serde_json::Value;
@@ -240,17 +242,19 @@ pub(crate) fn admit_result(call: &Call<'_>, new: &Value) -> ApiResult<()> {
 /// owner's UID.
 fn joins(owner_label: &str, owner: &str, old: Option<&Value>, new: &Value) -> bool {
     let label = |object| label(object, owner_label);
-    let owners = |object: &Value| -> Vec<Value> {
-        let owners = object.pointer("/metadata/ownerReferences");
-        let owners = owners.and_then(Value::as_array).into_iter().flatten();
-        owners
-            .filter(|one| one["kind"] == owner)
-            .map(|one| one["uid"].clone())
-            .collect()
-    };
     let (now, before) = (label(new), old.map(label).unwrap_or_default());
-    let owned = old.map(owners).unwrap_or_default();
-    (!now.is_empty() && now != before) || owners(new).iter().any(|one| !owned.contains(one))
+    let owned = old.map(|old| owners(old, owner)).unwrap_or_default();
+    (!now.is_empty() && now != before) || !owners(new, owner).is_subset(&owned)
+}
+
+/// The UIDs of an object's owners of a kind.
+fn owners<'a>(object: &'a Value, kind: &str) -> BTreeSet<&'a str> {
+    let owners = object.pointer("/metadata/ownerReferences");
+    let owners = owners.and_then(Value::as_array).into_iter().flatten();
+    owners
+        .filter(|one| one["kind"] == kind)
+        .map(|one| one["uid"].as_str().unwrap_or_default())
+        .collect()
 }
 
 /// Whether `new` has lost the label of an owner that has still to count it. Who owns it is no matter:
@@ -355,6 +359,15 @@ mod tests {
             let joined = joins(OWNER_LABEL, "Notification", old, new);
             assert_eq!(joined, expected, "{old:?} {new}");
         }
+    }
+
+    #[test]
+    fn owners_are_compared_in_time_that_grows_with_their_number() {
+        let owners: Value = (0..50_000)
+            .map(|i| json!({"kind": "Notification", "uid": format!("u{i}")}))
+            .collect();
+        let object = json!({"metadata": {"ownerReferences": owners}});
+        assert!(!joins(OWNER_LABEL, "Notification", Some(&object), &object));
     }
 
     #[test]

@@ -233,7 +233,7 @@ impl Api {
         let result = self.dispatch(connection, parts, body, &mut record).await;
         let mut response = match result {
             Ok(answer) => {
-                record.about = answer.about;
+                record.set_about(answer.about.as_deref());
                 record.name = record.name.take().or(answer.name);
                 answer.response
             }
@@ -254,7 +254,7 @@ impl Api {
         }
         record.code = response.status().as_u16();
         self.metrics.request(&record, started.elapsed());
-        self.audit.write(&record);
+        self.audit.write(record);
         response
     }
 
@@ -374,9 +374,10 @@ impl Api {
             Method::GET | Method::POST if connects => Verb::Create,
             _ => Verb::of(&parts.method, resource.name.is_some(), watch)?,
         };
-        record.set_resource(resource, verb);
-        // A value that is not known is refused where it matters.
-        record.dry_run = query.dry_run().unwrap_or(false);
+        record.set_resource(resource, verb, who);
+        // Connections are opened all the same, as on a stock server. A value that is not known is
+        // refused where it matters.
+        record.dry_run = verb.writes() && !connects && query.dry_run().unwrap_or(false);
         let mut selection = Selection::parse(resource.kind, query)?;
         if let (Verb::Watch, Some(name)) = (verb, &resource.name) {
             // A watch on one object is a watch on the collection with its name selected.
@@ -431,6 +432,9 @@ impl Api {
             (Verb::Patch, None | Some("status" | "finalize")) => {
                 let object = self.patch(&call, &body, &mut warnings).await?;
                 self.written(StatusCode::OK, &object, &call)?
+            }
+            (Verb::DeleteCollection, _) if !resource.goes_at_once() => {
+                return Err(ApiError::method_not_allowed(&parts.method));
             }
             (Verb::Delete | Verb::DeleteCollection, None) => {
                 let options = Options::of(&call, &body)?;

@@ -1,5 +1,5 @@
 //! The audit log: who asked for what and what came of it, one JSON line per request that writes or
-//! was refused.
+//! was refused. Strangers have no more than a line a second together.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -7,19 +7,20 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use serde::Serialize;
 
+use crate::identity::{Identity, Role};
 use crate::review::Review;
 use crate::route::{Resource, Verb};
 
-/// Lines that may wait for the disk. A full queue slows requests down rather than losing lines.
+/// Records that may wait for the disk. A full queue slows requests down rather than losing any.
 const WAITING: usize = 4096;
 
-/// How much of a path, of a name in it or of a message a line tells, in bytes. No path that means
-/// something is longer.
+/// How much of a path, of a name in it, of a message or of what an object asks for a line tells, in
+/// bytes. No path that means something is longer.
 const LONGEST: usize = 2048;
 
 fn shortened(text: &str) -> String {
@@ -57,11 +58,17 @@ pub(crate) struct Record {
     pub(crate) code: u16,
     /// What a new object asks for, in the words of its kind.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) about: Option<String>,
+    about: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<String>,
+    /// How many requests like it, of whoever, came since the last one that has a line.
+    #[serde(skip_serializing_if = "is_zero")]
+    omitted: u64,
     #[serde(skip)]
     writes: bool,
+    /// Whether it says nothing but that somebody of Belay is there.
+    #[serde(skip)]
+    heartbeat: bool,
 }
 
 impl Record {
@@ -82,13 +89,17 @@ impl Record {
             code: 0,
             about: None,
             message: None,
+            omitted: 0,
             writes: false,
+            heartbeat: false,
         }
     }
 
-    pub(crate) fn set_resource(&mut self, resource: &Resource, verb: Verb) {
+    /// What it is about, and who asks: by now it is known whom the user acts as.
+    pub(crate) fn set_resource(&mut self, resource: &Resource, verb: Verb, who: &Identity) {
         self.verb = verb.as_str();
         self.writes = verb.writes();
+        self.heartbeat = is_heartbeat(resource, verb) && self.acts_as.is_none() && beats(who);
         self.group = resource.kind.group;
         self.resource = resource.kind.plural;
         self.subresource.clone_from(&resource.subresource);
@@ -104,25 +115,47 @@ impl Record {
         self.namespace = namespace.map(shortened);
     }
 
+    /// What the new object asks for.
+    pub(crate) fn set_about(&mut self, about: Option<&str>) {
+        self.about = about.map(shortened);
+    }
+
     /// Why it was refused.
     pub(crate) fn set_message(&mut self, message: &str) {
         self.message = Some(shortened(message));
     }
 
-    /// Reads that were allowed are not worth a line; heartbeats neither.
+    /// Reads that were allowed are not worth a line; heartbeats of agents and controllers neither.
     fn worth_a_line(&self) -> bool {
         let refused = matches!(self.code, 401 | 403);
-        let heartbeat = self.code == 200
-            && (self.resource == "leases"
-                || (self.resource == "nodes" && self.subresource.is_some()));
-        refused || (self.writes && !heartbeat)
+        refused || (self.writes && !(self.heartbeat && self.code == 200))
     }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+fn is_heartbeat(resource: &Resource, verb: Verb) -> bool {
+    let renews = matches!(verb, Verb::Update | Verb::Patch);
+    let subresource = resource.subresource.as_deref();
+    renews
+        && matches!(
+            (resource.kind.plural, subresource),
+            ("leases", None) | ("nodes", Some("status"))
+        )
+}
+
+/// Whether this is one of those whose heartbeats would bury all else.
+fn beats(who: &Identity) -> bool {
+    matches!(who.role(), Role::Node(_) | Role::Controller)
 }
 
 /// Appends records to a file from a thread of its own.
 #[derive(Debug)]
 pub(crate) struct Audit {
-    lines: Option<SyncSender<Vec<u8>>>,
+    records: Option<SyncSender<Record>>,
     writer: Option<JoinHandle<()>>,
 }
 
@@ -133,33 +166,28 @@ impl Audit {
             .append(true)
             .mode(0o600)
             .open(path)?;
-        let (lines, queue) = sync_channel(WAITING);
+        let (records, queue) = sync_channel(WAITING);
         let writer = std::thread::Builder::new()
             .name("audit".into())
             .stack_size(128 * 1024)
             .spawn(move || append(file, &queue))?;
         Ok(Self {
-            lines: Some(lines),
+            records: Some(records),
             writer: Some(writer),
         })
     }
 
-    pub(crate) fn write(&self, record: &Record) {
-        if !record.worth_a_line() {
-            return;
+    pub(crate) fn write(&self, record: Record) {
+        if let (true, Some(records)) = (record.worth_a_line(), &self.records) {
+            // The writer ends only with this sender, so sending cannot fail while serving.
+            let _ = records.send(record);
         }
-        let (Some(lines), Ok(mut line)) = (&self.lines, serde_json::to_vec(record)) else {
-            return;
-        };
-        line.push(b'\n');
-        // The writer ends only with this sender, so sending cannot fail while serving.
-        let _ = lines.send(line);
     }
 }
 
 impl Drop for Audit {
     fn drop(&mut self) {
-        self.lines = None;
+        self.records = None;
         if let Some(writer) = self.writer.take() {
             let _ = writer.join();
         }
@@ -168,19 +196,33 @@ impl Drop for Audit {
 
 /// How much may wait for a file that cannot be written.
 const PENDING_BYTES: usize = 4 << 20;
-/// How long until a file that could not be written is tried again, if nothing else comes.
+/// How long until a file that could not be written, or a line that was held back, is tried again, if
+/// nothing else comes.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-fn append(file: File, queue: &Receiver<Vec<u8>>) {
+fn append(file: File, queue: &Receiver<Record>) {
     let mut log = Log::new(file);
+    let mut strangers = Strangers::default();
     loop {
-        let first = if log.pending.is_empty() {
+        let first = if log.pending.is_empty() && strangers.held_back.is_none() {
             queue.recv().map_err(|_| RecvTimeoutError::Disconnected)
         } else {
             queue.recv_timeout(AGAIN_AFTER)
         };
         let ended = matches!(first, Err(RecvTimeoutError::Disconnected));
-        match log.write(first.into_iter().chain(queue.try_iter())) {
+        let now = Instant::now();
+        let records = first.into_iter().chain(queue.try_iter());
+        let lines = records
+            .map(Some)
+            .chain([None])
+            .filter_map(|next| match next {
+                Some(record) if record.code == 401 => strangers.refused(record, now),
+                Some(record) => Some(record),
+                None if ended => strangers.held_back.take(),
+                None => strangers.due(now),
+            })
+            .filter_map(|record| line(&record));
+        match log.write(lines) {
             Ok(lost) if lost > 0 => {
                 tracing::error!(
                     lost,
@@ -193,6 +235,44 @@ fn append(file: File, queue: &Receiver<Vec<u8>>) {
         if ended {
             return;
         }
+    }
+}
+
+fn line(record: &Record) -> Option<Vec<u8>> {
+    let mut line = serde_json::to_vec(record).ok()?;
+    line.push(b'\n');
+    Some(line)
+}
+
+/// Those who are not known: nobody stops them from asking, and the log has no bound. So one of their
+/// refusals is written a second, the latest, and it tells how many were left out before it.
+#[derive(Debug, Default)]
+struct Strangers {
+    quiet_until: Option<Instant>,
+    held_back: Option<Record>,
+}
+
+impl Strangers {
+    /// How long there is no other line after one.
+    const QUIET: Duration = Duration::from_secs(1);
+
+    /// One more refusal, and what is to be written now.
+    fn refused(&mut self, mut record: Record, now: Instant) -> Option<Record> {
+        if let Some(earlier) = self.held_back.take() {
+            record.omitted = earlier.omitted + 1;
+        }
+        self.held_back = Some(record);
+        self.due(now)
+    }
+
+    /// What was held back, when it is time for it.
+    fn due(&mut self, now: Instant) -> Option<Record> {
+        if self.quiet_until.is_some_and(|until| now < until) {
+            return None;
+        }
+        let record = self.held_back.take()?;
+        self.quiet_until = Some(now + Self::QUIET);
+        Some(record)
     }
 }
 
@@ -235,11 +315,14 @@ impl<S: Storage> Log<S> {
     }
 
     /// Writes what is pending and these lines, and says how many lines were lost until then. A line
-    /// for which there is no room is lost only if what is pending cannot be written.
+    /// for which there is no room is lost only if what is pending cannot be written; one that is
+    /// longer than all that may be pending waits alone.
     fn write(&mut self, lines: impl Iterator<Item = Vec<u8>>) -> std::io::Result<u64> {
         let mut refused = false;
         for line in lines {
-            let full = |log: &Self| log.pending.len() + line.len() > PENDING_BYTES;
+            let full = |log: &Self| {
+                !log.pending.is_empty() && log.pending.len() + line.len() > PENDING_BYTES
+            };
             if full(self) && !refused {
                 refused = self.flush().is_err();
             }
@@ -343,11 +426,45 @@ mod tests {
     }
 
     #[test]
-    fn a_long_path_makes_no_long_line() {
+    fn strangers_get_a_line_a_second_that_counts_the_others() {
+        let record = || Record::new(&http::Request::new(()).into_parts().0);
+        let (mut strangers, begun) = (Strangers::default(), Instant::now());
+        let mut told = Vec::new();
+        for i in 0..10_000 {
+            let now = begun + Duration::from_millis(i);
+            told.extend(strangers.refused(record(), now));
+        }
+        assert_eq!(told.len(), 10);
+        let last = begun + Duration::from_secs(10);
+        told.extend(strangers.due(last));
+        assert_eq!(
+            told.iter().map(|told| told.omitted + 1).sum::<u64>(),
+            10_000
+        );
+        assert!(strangers.due(last + Strangers::QUIET).is_none());
+        let alone = strangers.refused(record(), last + Strangers::QUIET);
+        assert_eq!(alone.unwrap().omitted, 0);
+    }
+
+    #[test]
+    fn a_line_of_any_length_is_written_to_a_disk_that_takes_it() {
+        let mut log = Log::new(Disk {
+            size: 3 * PENDING_BYTES,
+            ..Disk::default()
+        });
+        let long = "x".repeat(PENDING_BYTES + 1);
+        assert_eq!(log.write(lines(["a\n", &long, "b\n"])).unwrap(), 0);
+        assert_eq!(log.storage.bytes.len(), long.len() + 4);
+    }
+
+    #[test]
+    fn a_long_path_or_object_makes_no_long_line() {
         let path = format!("/{}", "x".repeat(60_000));
         let request = http::Request::get(path).body(()).unwrap();
-        let record = Record::new(&request.into_parts().0);
+        let mut record = Record::new(&request.into_parts().0);
+        record.set_about(Some(&"x".repeat(60_000)));
         assert_eq!(record.path.len(), LONGEST + "...".len());
+        assert_eq!(record.about.unwrap().len(), LONGEST + "...".len());
         assert_eq!(shortened("/short"), "/short");
     }
 }

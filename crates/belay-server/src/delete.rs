@@ -44,7 +44,12 @@ impl Options {
         let mut options: Self = if body.is_empty() {
             Self::default()
         } else {
-            serde_json::from_value(decode_argument(call, body, "DeleteOptions")?).map_err(|e| {
+            let mut sent = decode_argument(call, body, "DeleteOptions")?;
+            if let Some(fields) = sent.as_object_mut() {
+                // As in every object, what is null is not there.
+                fields.retain(|_, value| !value.is_null());
+            }
+            serde_json::from_value(sent).map_err(|e| {
                 ApiError::bad_request(format!("the delete options are not valid: {e}"))
             })?
         };
@@ -224,7 +229,11 @@ impl Api {
             };
             let change = match &plan {
                 Plan::Unchanged => return Ok((plan, object)),
-                _ if options.dry_run() => return Ok((plan, object)),
+                Plan::Mark(marked) if options.dry_run() => {
+                    let marked = (**marked).clone();
+                    return Ok((plan, marked));
+                }
+                Plan::Remove if options.dry_run() => return Ok((plan, object)),
                 Plan::Remove => Change::Delete(Some(encode(object.clone(), &self.mark))),
                 Plan::Mark(marked) => Change::Put(encode((**marked).clone(), &self.mark)),
             };

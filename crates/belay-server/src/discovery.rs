@@ -109,12 +109,23 @@ pub(crate) fn resources(registry: &Registry, group: &str, version: &str) -> Opti
     versions(registry).find(|served| *served == (group, version))?;
     let mut resources = Vec::new();
     for kind in &kinds {
+        let mut verbs = vec![
+            "create",
+            "delete",
+            "deletecollection",
+            "get",
+            "list",
+            "patch",
+            "update",
+            "watch",
+        ];
+        verbs.retain(|verb| *verb != "deletecollection" || kind.deleted_as_collection());
         let mut resource = json!({
             "name": kind.plural,
             "singularName": kind.singular,
             "namespaced": kind.namespaced,
             "kind": kind.kind,
-            "verbs": ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"],
+            "verbs": verbs,
         });
         if !kind.short_names.is_empty() {
             resource["shortNames"] = json!(kind.short_names);

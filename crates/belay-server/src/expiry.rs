@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::api::{Api, parse};
-use crate::object::parse_time;
+use crate::object::{encode, parse_time};
 use crate::registry::Kind;
 
 impl Api {
@@ -16,14 +16,17 @@ impl Api {
                 .store
                 .list(&kind.prefix(None), None, usize::MAX, &mut |_| true);
             for entry in page.entries {
-                if !parse(&entry).is_ok_and(|object| has_expired(kind, &object, now)) {
+                let Ok(object) = parse(&entry) else {
+                    continue;
+                };
+                if !has_expired(kind, &object, now) {
                     continue;
                 }
                 let write = Write {
                     key: entry.key.to_string(),
                     expect: Expect::At(entry.modified),
                     also: Vec::new(),
-                    change: Change::Delete(None),
+                    change: Change::Delete(Some(encode(object, &self.mark))),
                     reserve: false,
                 };
                 if let Err(error) = self.store.write(write).await {
@@ -46,8 +49,10 @@ fn has_expired(kind: &Kind, object: &Value, now: Timestamp) -> bool {
     ]
     .iter()
     .filter_map(|pointer| parse_time(object.pointer(pointer)?.as_str()?))
+    // Nobody has seen it in the future, whatever a clock somewhere says.
+    .filter(|seen| *seen <= now)
     .max();
-    last.is_some_and(|last| now.duration_since(last).unsigned_abs() >= after && last < now)
+    last.is_some_and(|last| now.duration_since(last).unsigned_abs() >= after)
 }
 
 #[cfg(test)]
@@ -77,6 +82,13 @@ mod tests {
         assert!(!check(
             "events",
             json!({"metadata": {"creationTimestamp": "2026-01-01T14:00:00Z"}})
+        ));
+        assert!(check(
+            "events",
+            json!({
+                "metadata": {"creationTimestamp": "2026-01-01T10:00:00Z"},
+                "lastTimestamp": "2999-01-01T00:00:00Z",
+            })
         ));
     }
 }

@@ -1,6 +1,6 @@
 //! `pods/log`: passed on to the agent of the pod's node.
 
-use belay_api::field::{FieldError, Path};
+use belay_api::field::{Errors, FieldError, Path};
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Empty};
 
@@ -68,7 +68,7 @@ fn plain(body: Body) -> Response<Body> {
 /// Refuses options that mean nothing, in the words of a stock server.
 fn check(call: &Call<'_>) -> ApiResult<()> {
     let query = call.query;
-    let mut errors = Vec::new();
+    let mut errors = Errors::new();
     for (field, least, words) in [
         ("tailLines", 0, "must be greater than or equal to 0"),
         ("limitBytes", 1, "must be greater than 0"),

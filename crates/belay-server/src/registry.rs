@@ -235,6 +235,11 @@ impl Kind {
         )
     }
 
+    /// Whether there is a collection of it that one request may delete.
+    pub(crate) fn deleted_as_collection(&self) -> bool {
+        !self.strategy.is_place()
+    }
+
     pub(crate) fn has_status(&self) -> bool {
         self.subresources.contains(&"status")
     }

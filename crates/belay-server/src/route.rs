@@ -58,6 +58,14 @@ pub(crate) struct Resource {
     pub(crate) subresource: Option<String>,
 }
 
+impl Resource {
+    /// Whether one request may delete all of this collection. None empties the whole cluster of
+    /// what is in namespaces, and none deletes all namespaces, as on a stock server.
+    pub(crate) fn goes_at_once(&self) -> bool {
+        self.kind.deleted_as_collection() && self.kind.namespaced == self.namespace.is_some()
+    }
+}
+
 /// What the caller wants to do, in the words of authorisation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verb {

@@ -529,7 +529,44 @@ async fn lock(dir: &Path) -> Result<File, ServerError> {
 
 #[cfg(test)]
 mod tests {
+    use belay_store::{Expect, WatchItem, Write};
+
     use super::*;
+    use crate::object::encode;
+
+    #[tokio::test]
+    async fn what_expires_is_told_with_the_revision_of_its_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = Config {
+            data_dir: dir.path().to_owned(),
+            listen: "127.0.0.1:0".parse().unwrap(),
+            gates: FeatureGates::default(),
+            tls_names: Vec::new(),
+        };
+        let api = Server::open(config).await.unwrap().api;
+        let kind = api.registry.by_plural("events").unwrap();
+        let event = json!({"metadata": {"name": "e", "creationTimestamp": "2026-01-01T00:00:00Z"}});
+        let key = kind.key(Some("default"), "e");
+        let write = Write::put(key, Expect::Absent, encode(event, &api.mark));
+        let stored = api.store.write(write).await.unwrap();
+        let mut watch = api
+            .store
+            .watch(&kind.prefix(None), stored.modified)
+            .unwrap();
+        api.drop_expired("2026-01-01T02:00:00Z".parse().unwrap())
+            .await;
+        let end = loop {
+            if let WatchItem::Event(event) = watch.next().await.unwrap() {
+                break event;
+            }
+        };
+        assert!(end.deleted);
+        let told: Value = serde_json::from_slice(&end.entry.value).unwrap();
+        assert_eq!(
+            told["metadata"]["resourceVersion"],
+            end.revision.to_string()
+        );
+    }
 
     #[test]
     fn others_are_led_to_a_name_of_the_server_and_not_to_themselves() {

@@ -1,6 +1,6 @@
 //! Errors as Kubernetes tells them: `metav1.Status`. The only place where an error becomes HTTP.
 
-use belay_api::field::FieldError;
+use belay_api::field::Errors;
 use belay_store::WriteError;
 use http::StatusCode;
 use serde_json::{Map, Value, json};
@@ -77,7 +77,7 @@ impl ApiError {
         Self::new(StatusCode::CONFLICT, "Conflict", message).about(kind, name)
     }
 
-    pub(crate) fn invalid(kind: &Kind, name: &str, errors: &[FieldError]) -> Self {
+    pub(crate) fn invalid(kind: &Kind, name: &str, errors: &Errors) -> Self {
         let mut error = Self::invalid_options(&kind.kind_with_group(), name, errors);
         let causes = error.details.remove("causes").unwrap_or_default();
         error = error.about(kind, name);
@@ -87,11 +87,16 @@ impl ApiError {
     }
 
     /// Parameters of a request that cannot be meant.
-    pub(crate) fn invalid_options(kind: &str, name: &str, errors: &[FieldError]) -> Self {
-        let list = match errors {
+    pub(crate) fn invalid_options(kind: &str, name: &str, errors: &Errors) -> Self {
+        let more = match errors.left_out() {
+            0 => None,
+            count => Some(format!("and {count} more")),
+        };
+        let list = match &errors[..] {
             [one] => one.to_string(),
             many => {
-                let texts: Vec<String> = many.iter().map(ToString::to_string).collect();
+                let mut texts: Vec<String> = many.iter().map(ToString::to_string).collect();
+                texts.extend(more.clone());
                 format!("[{}]", texts.join(", "))
             }
         };
@@ -99,13 +104,14 @@ impl ApiError {
         let mut error = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
         error.details.insert("name".into(), name.into());
         error.details.insert("kind".into(), kind.into());
-        let causes: Vec<Value> = errors
+        let mut causes: Vec<Value> = errors
             .iter()
             .map(|e| {
                 let (reason, message, field) = e.cause();
                 json!({"reason": reason, "message": message, "field": field})
             })
             .collect();
+        causes.extend(more.map(|more| json!({"message": more})));
         error.details.insert("causes".into(), causes.into());
         error
     }

@@ -5,9 +5,10 @@
 //! list again.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
-use belay_store::{Event, Revision, Watch, WatchError, WatchItem};
+use belay_store::{Entry, Event, Revision, Watch, WatchError, WatchItem};
 use bytes::Bytes;
 use futures::stream;
 use http::{HeaderValue, Response, StatusCode, header};
@@ -53,7 +54,6 @@ impl Api {
             form: call.form,
             columns_sent: false,
         };
-        let mut lines = lines;
         let after = match start {
             Some(revision) if !initial => revision,
             _ => {
@@ -61,11 +61,9 @@ impl Api {
                 let page = self
                     .store
                     .list(&prefix, None, usize::MAX, &mut |e| selection.matches(e));
-                for entry in &page.entries {
-                    queued.push_back(lines.object("ADDED", &entry.value));
-                }
+                queued.extend(page.entries.into_iter().map(Queued::Added));
                 if initial && bookmarks {
-                    queued.push_back(lines.bookmark(page.revision, true));
+                    queued.push_back(Queued::Line(lines.bookmark(page.revision, true)));
                 }
                 page.revision
             }
@@ -134,11 +132,19 @@ fn too_old(after: Revision) -> ApiError {
     ))
 }
 
+/// What is still to be sent before the next change.
+enum Queued {
+    /// An object that was there when the watch began. What the client has not read yet is held as the
+    /// store holds it, not once more for each watch.
+    Added(Arc<Entry<Meta>>),
+    Line(Bytes),
+}
+
 struct Stream {
     watch: Watch<Meta>,
     selection: Selection,
     lines: Lines,
-    queued: VecDeque<Bytes>,
+    queued: VecDeque<Queued>,
     bookmarks: Option<Duration>,
     next_bookmark: Instant,
     end: Instant,
@@ -151,8 +157,12 @@ impl Stream {
     /// The next line, or `None` when the watch is over.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
-            if let Some(line) = self.queued.pop_front() {
-                return Some(line);
+            match self.queued.pop_front() {
+                Some(Queued::Added(entry)) => {
+                    return Some(self.lines.object("ADDED", &entry.value));
+                }
+                Some(Queued::Line(line)) => return Some(line),
+                None => {}
             }
             if self.ended {
                 return None;
@@ -190,7 +200,8 @@ impl Stream {
     fn finish(&mut self) {
         self.ended = true;
         if self.bookmarks.is_some() {
-            self.queued.push_back(self.bookmark());
+            let line = Queued::Line(self.bookmark());
+            self.queued.push_back(line);
         }
     }
 
@@ -261,7 +272,8 @@ impl Lines {
         }
         let object = match self.form {
             Form::Table => render::table(self.kind, &[], &metadata, false),
-            _ => json!({
+            Form::Metadata => render::metadata_only(&json!({"metadata": metadata})),
+            Form::Json => json!({
                 "kind": self.kind.kind,
                 "apiVersion": self.kind.api_version(),
                 "metadata": metadata,

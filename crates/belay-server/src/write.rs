@@ -166,7 +166,7 @@ impl Api {
         rules.prepare_create(&mut object);
         let mut errors = metadata::validate_create(&object, kind.name_rule, kind.namespaced);
         let review = rules.validate_create(&object, &self.gates);
-        errors.extend(review.errors);
+        errors.append(review.errors);
         warnings.extend(review.warnings);
         if !errors.is_empty() {
             return Err(ApiError::invalid(kind, name(&object), &errors));
@@ -250,7 +250,7 @@ impl Api {
             let path = belay_api::field::Path::new("metadata").child("resourceVersion");
             let error =
                 belay_api::field::FieldError::invalid(&path, 0, "must be specified for an update");
-            return Err(ApiError::invalid(kind, call.name(), &[error]));
+            return Err(ApiError::invalid(kind, call.name(), &error.into()));
         }
         self.update(call, warnings, |_| Ok(sent.clone())).await
     }
@@ -433,7 +433,7 @@ impl Api {
         } else {
             rules.validate_update(&next, current, &self.gates)
         };
-        errors.extend(review.errors);
+        errors.append(review.errors);
         warnings.extend(review.warnings);
         if errors.is_empty() {
             let ask = call.ask();

@@ -27,8 +27,8 @@ use crate::{Derive, OnFatal, Revision};
 
 /// The most writes in one group, so that no answer waits for an endless group.
 const GROUP_WRITES: usize = 1024;
-/// The most bytes in one group, so that a group never outgrows the space kept free for it.
-const GROUP_BYTES: usize = 4 << 20;
+/// The most bytes in one group.
+const GROUP_BYTES: u64 = 4 << 20;
 /// Obsolete records are removed this many at a time: removing each on its own would rewrite pages
 /// over and over, and letting more pile up would make one group slow.
 pub(crate) const GARBAGE_RECORDS: usize = 256;
@@ -236,8 +236,7 @@ impl<M> Committer<M> {
         let mut answers = Vec::new();
         let mut next = Some(first);
         while let Some(Request { write, answer }) = next.take() {
-            let taken = group.bytes() as u64;
-            let room = |reserve| self.space.room(free, taken, reserve);
+            let room = |taken, reserve| self.space.room(free, taken, reserve);
             match group.decide(write, &visible, &self.derive, &room) {
                 Decision::Accepted(entry) => answers.push((answer, Ok(entry))),
                 Decision::RefusedByPending(error) => answers.push((answer, Err(error))),

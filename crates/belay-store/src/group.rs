@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::entry::{Entry, Event};
 use crate::record::Record;
+use crate::space::occupied;
 use crate::write::{Change, Write, WriteError};
 use crate::{Derive, Revision};
 
@@ -43,7 +44,7 @@ pub(crate) struct Group<M> {
     next: Revision,
     pending: HashMap<Arc<str>, Option<Arc<Entry<M>>>>,
     events: Vec<Event<M>>,
-    bytes: usize,
+    bytes: u64,
 }
 
 impl<M> Group<M> {
@@ -58,7 +59,7 @@ impl<M> Group<M> {
     }
 
     /// How many bytes the accepted writes take in the log.
-    pub(crate) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
@@ -70,13 +71,14 @@ impl<M> Group<M> {
     /// Decides one write.
     ///
     /// `visible` looks a key up in what is published. `room` refuses a write that adds data when
-    /// the disk has no place for it; it is told whether the write may use the reserve.
+    /// the disk has no place for it; it is told how many bytes the group takes with this write, and
+    /// whether the write may use the reserve.
     pub(crate) fn decide(
         &mut self,
         write: Write,
         visible: &dyn Fn(&str) -> Option<Arc<Entry<M>>>,
         derive: &Derive<M>,
-        room: &dyn Fn(bool) -> Result<(), WriteError<M>>,
+        room: &dyn Fn(u64, bool) -> Result<(), WriteError<M>>,
     ) -> Decision<M> {
         let Write {
             key,
@@ -97,11 +99,13 @@ impl<M> Group<M> {
                 return conflict(key, other);
             }
         }
-        if !deletes && let Err(full) = room(reserve) {
+        let event = self.event(key, current.entry().cloned(), change, derive);
+        let bytes = self.bytes + occupied(Record::of(&event).length());
+        if !deletes && let Err(full) = room(bytes, reserve) {
             return Decision::Refused(full);
         }
-        let previous = current.entry().cloned();
-        Decision::Accepted(self.accept(key, previous, change, derive))
+        self.bytes = bytes;
+        Decision::Accepted(self.accept(event))
     }
 
     fn current(&self, key: &str, visible: &dyn Fn(&str) -> Option<Arc<Entry<M>>>) -> Current<M> {
@@ -111,13 +115,14 @@ impl<M> Group<M> {
         }
     }
 
-    fn accept(
-        &mut self,
+    /// What the write comes to, if it is accepted.
+    fn event(
+        &self,
         key: String,
         previous: Option<Arc<Entry<M>>>,
         change: Change,
         derive: &Derive<M>,
-    ) -> Arc<Entry<M>> {
+    ) -> Event<M> {
         let revision = self.next;
         let deleted = matches!(change, Change::Delete(_));
         let value = match (change, &previous) {
@@ -137,19 +142,22 @@ impl<M> Group<M> {
             modified: revision,
             meta,
         });
-        let event = Event {
+        Event {
             revision,
-            entry: Arc::clone(&entry),
+            entry,
             previous,
             deleted,
-        };
-        self.bytes += Record::of(&event).length();
+        }
+    }
+
+    fn accept(&mut self, event: Event<M>) -> Arc<Entry<M>> {
+        let entry = Arc::clone(&event.entry);
         self.pending.insert(
             Arc::clone(&entry.key),
-            (!deleted).then(|| Arc::clone(&entry)),
+            (!event.deleted).then(|| Arc::clone(&entry)),
         );
+        self.next = event.revision.next();
         self.events.push(event);
-        self.next = revision.next();
         entry
     }
 }

@@ -15,6 +15,21 @@ use crate::write::WriteError;
 /// A group writes its records, and copies of the pages around them.
 const PAGES_PER_BYTE: u64 = 2;
 
+/// What the largest writes take.
+const LARGEST: u64 = 4 << 20;
+
+/// What is longer than this takes a block of its own, of a power of two.
+const PAGE: u64 = 4096;
+
+/// The bytes that a record of this length takes in the file.
+pub(crate) fn occupied(length: usize) -> u64 {
+    let length = length as u64;
+    match length > PAGE {
+        true => length.next_power_of_two(),
+        false => length,
+    }
+}
+
 /// The share of the free space to be kept that is kept from writes on the way to a deletion, too.
 const KEPT_FROM_ALL: u64 = 4;
 
@@ -56,12 +71,13 @@ impl Space {
             .map_or(u64::MAX, |stat| stat.f_bavail.saturating_mul(stat.f_frsize))
     }
 
-    /// Whether the disk is so full that it is worth giving back what is no longer used.
+    /// Whether the disk is so full that it is worth giving back what is no longer used: that a write
+    /// may be refused for want of room.
     pub(crate) fn short(&self, free: u64) -> bool {
-        free < self.min_free
+        free < self.min_free.saturating_add(LARGEST * PAGES_PER_BYTE)
     }
 
-    /// Whether a write fits, when `free` bytes were free before a group that has taken `taken`.
+    /// Whether a write fits, when `free` bytes were free before a group that takes `taken` with it.
     pub(crate) fn room<M>(
         &self,
         free: u64,
@@ -89,18 +105,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_long_record_takes_a_block_of_a_power_of_two() {
+        for (length, takes) in [(100, 100), (4096, 4096), (4097, 8192), (3 << 20, 4 << 20)] {
+            assert_eq!(occupied(length), takes);
+        }
+    }
+
+    #[test]
     fn what_leads_to_a_deletion_fits_for_longer() {
         let space = Space {
             min_free: 400,
             ..Space::unlimited(Path::new("store"))
         };
         for (free, taken, others, deletions) in [
-            (400, 0, true, true),
-            (400, 1, false, true),
-            (399, 0, false, true),
-            (100, 0, false, true),
-            (100, 1, false, false),
-            (99, 0, false, false),
+            (402, 1, true, true),
+            (402, 2, false, true),
+            (401, 1, false, true),
+            (102, 1, false, true),
+            (102, 2, false, false),
+            (101, 1, false, false),
         ] {
             let fits = |reserve| space.room::<()>(free, taken, reserve).is_ok();
             assert_eq!((fits(false), fits(true)), (others, deletions), "{free}");

@@ -105,17 +105,19 @@ fn child() {
         // What is there is there, and what was refused left no trace.
         assert_eq!(store.stats().entries, room);
         // What must be written before something can be deleted still is.
-        let mark = Write::put("key/0", Expect::Present, |_| Bytes::from_static(b"marked"));
-        let refused = store.write(mark).await.unwrap_err();
-        assert!(matches!(refused, WriteError::Full { .. }), "{refused}");
-        let mark = Write {
-            reserve: true,
-            ..Write::put("key/0", Expect::Present, |_| Bytes::from_static(b"marked"))
+        let mark = |reserve, size| Write {
+            reserve,
+            ..Write::put("key/0", Expect::Present, move |_| vec![b'm'; size].into())
         };
+        let refused = store.write(mark(false, VALUE)).await.unwrap_err();
+        assert!(matches!(refused, WriteError::Full { .. }), "{refused}");
         store
-            .write(mark)
+            .write(mark(true, VALUE))
             .await
             .expect("marking works on a full disk");
+        // Where only a little fits, what is large is refused before it is too late.
+        let refused = store.write(mark(true, 3 << 20)).await.unwrap_err();
+        assert!(matches!(refused, WriteError::Full { .. }), "{refused}");
         for number in 0..room {
             let delete = Write::delete(format!("key/{number}"), Expect::Present);
             store

@@ -28,9 +28,10 @@ pub(super) fn checked(pod: &Pod) -> Result<NotifiersByContainer, NotifierError> 
         return Ok(NotifiersByContainer::new());
     };
     let notifiers = parse_annotation(text).map_err(|error| located(text, &error))?;
-    match rules::annotation_errors(&reduced(pod, text)).as_slice() {
-        [] => Ok(notifiers),
-        [first, rest @ ..] => Err(broken(first, rest.len())),
+    let errors = rules::annotation_errors(&reduced(pod, text));
+    match errors.first() {
+        None => Ok(notifiers),
+        Some(first) => Err(broken(first, errors.total() - 1)),
     }
 }
 

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{Review, Rules};
-use crate::field::{Cursor, FieldError, Path};
+use crate::field::{Cursor, Errors, FieldError, Path};
 use crate::gates::FeatureGates;
 use crate::metadata::{extend_invalid, names};
 
@@ -24,15 +24,15 @@ impl Rules for ConfigMapRules {
             &Cursor::new(old),
             &["data", "binaryData"],
         );
-        errors.extend(validate(new));
+        errors.append(validate(new));
         errors.into()
     }
 }
 
-fn validate(object: &Value) -> Vec<FieldError> {
+fn validate(object: &Value) -> Errors {
     let map = Cursor::new(object);
     let (data, binary) = (map.get("data"), map.get("binaryData"));
-    let mut errors = Vec::new();
+    let mut errors = Errors::new();
     let mut size = 0;
     for (key, value) in data.entries() {
         extend_invalid(&mut errors, value.path(), key, names::config_key(key));
@@ -64,9 +64,9 @@ pub(super) fn unchanged_if_immutable(
     new: &Cursor<'_>,
     old: &Cursor<'_>,
     fields: &[&str],
-) -> Vec<FieldError> {
+) -> Errors {
     const DETAIL: &str = "field is immutable when `immutable` is set";
-    let mut errors = Vec::new();
+    let mut errors = Errors::new();
     if !old.get("immutable").is_true() {
         return errors;
     }

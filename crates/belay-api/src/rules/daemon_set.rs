@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::pod::template;
 use super::selector::validate_selector;
 use super::{Review, Rules, object_at, set_default};
-use crate::field::{Cursor, FieldError};
+use crate::field::{Cursor, Errors, FieldError};
 use crate::gates::FeatureGates;
 use crate::metadata::{IMMUTABLE, not_negative};
 use crate::selector::LabelSelector;
@@ -93,7 +93,7 @@ impl Rules for DaemonSetRules {
 
     fn validate_create(&self, object: &Value, features: &FeatureGates) -> Review {
         let set = Cursor::new(object);
-        let mut errors = Vec::new();
+        let mut errors = Errors::new();
         template::refuse_disabled(&template_of(&set), None, features, &mut errors);
         validate(&set, &mut errors);
         let warnings = template::warnings(&template_of(&set));
@@ -103,7 +103,7 @@ impl Rules for DaemonSetRules {
     fn validate_update(&self, new: &Value, old: &Value, features: &FeatureGates) -> Review {
         let (new, old) = (Cursor::new(new), Cursor::new(old));
         let (template, before) = (template_of(&new), template_of(&old));
-        let mut errors = Vec::new();
+        let mut errors = Errors::new();
         template::refuse_disabled(&template, Some(&before), features, &mut errors);
         validate(&new, &mut errors);
         let (now, then) = (
@@ -123,7 +123,7 @@ impl Rules for DaemonSetRules {
 
     fn validate_status(&self, new: &Value, _: &Value) -> Review {
         let status = Cursor::new(new).get("status");
-        let mut errors = Vec::new();
+        let mut errors = Errors::new();
         for count in COUNTS
             .iter()
             .chain(&["observedGeneration", "collisionCount"])
@@ -138,7 +138,7 @@ fn template_of<'a>(set: &Cursor<'a>) -> Cursor<'a> {
     set.get("spec").get("template")
 }
 
-fn validate(set: &Cursor<'_>, errors: &mut Vec<FieldError>) {
+fn validate(set: &Cursor<'_>, errors: &mut Errors) {
     let (spec, template) = (set.get("spec"), template_of(set));
     selector(&spec.get("selector"), &template, errors);
     template::validate(&template, errors);
@@ -153,14 +153,14 @@ fn validate(set: &Cursor<'_>, errors: &mut Vec<FieldError>) {
     strategy(&spec.get("updateStrategy"), errors);
 }
 
-fn at_least_zero(at: &Cursor<'_>, errors: &mut Vec<FieldError>) {
+fn at_least_zero(at: &Cursor<'_>, errors: &mut Errors) {
     if let Some(number) = at.int().filter(|number| *number < 0) {
         errors.push(not_negative(at.path(), number));
     }
 }
 
-fn selector(selector: &Cursor<'_>, template: &Cursor<'_>, errors: &mut Vec<FieldError>) {
-    let before = errors.len();
+fn selector(selector: &Cursor<'_>, template: &Cursor<'_>, errors: &mut Errors) {
+    let before = errors.total();
     validate_selector(selector, errors);
     let empty =
         selector.get("matchLabels").is_empty() && selector.get("matchExpressions").is_empty();
@@ -172,7 +172,7 @@ fn selector(selector: &Cursor<'_>, template: &Cursor<'_>, errors: &mut Vec<Field
             detail,
         ));
     }
-    if errors.len() > before {
+    if errors.total() > before {
         return;
     }
     // One that is left out matches nothing.
@@ -192,7 +192,7 @@ fn selector(selector: &Cursor<'_>, template: &Cursor<'_>, errors: &mut Vec<Field
     }
 }
 
-fn strategy(strategy: &Cursor<'_>, errors: &mut Vec<FieldError>) {
+fn strategy(strategy: &Cursor<'_>, errors: &mut Errors) {
     let kind = strategy.get("type");
     if !STRATEGIES.contains(&kind.str()) {
         errors.push(FieldError::not_supported(
@@ -222,7 +222,7 @@ fn strategy(strategy: &Cursor<'_>, errors: &mut Vec<FieldError>) {
 }
 
 /// A number of nodes or a share of them; the number, if it is good.
-fn share(at: &Cursor<'_>, errors: &mut Vec<FieldError>) -> Option<i64> {
+fn share(at: &Cursor<'_>, errors: &mut Errors) -> Option<i64> {
     if let Some(number) = at.int() {
         at_least_zero(at, errors);
         return (number >= 0).then_some(number);

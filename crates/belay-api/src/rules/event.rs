@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{Review, Rules};
-use crate::field::{Cursor, FieldError};
+use crate::field::{Cursor, Errors, FieldError};
 use crate::gates::FeatureGates;
 use crate::metadata::{extend_invalid, names};
 
@@ -27,11 +27,11 @@ impl Rules for EventRules {
 
 /// An event with an `eventTime` is of the new kind and has to be complete; one without need only
 /// be in the namespace of what it is about.
-fn validate(object: &Value) -> Vec<FieldError> {
+fn validate(object: &Value) -> Errors {
     let event = Cursor::new(object);
     let namespace = event.get("metadata").get("namespace").str();
     let about = event.get("involvedObject").get("namespace");
-    let mut errors = Vec::new();
+    let mut errors = Errors::new();
     let fits = if event.get("eventTime").is_set() {
         complete(&event, &mut errors);
         !about.str().is_empty() || matches!(namespace, "default" | "kube-system")
@@ -47,7 +47,7 @@ fn validate(object: &Value) -> Vec<FieldError> {
     errors
 }
 
-fn complete(event: &Cursor<'_>, errors: &mut Vec<FieldError>) {
+fn complete(event: &Cursor<'_>, errors: &mut Errors) {
     let reporter = event.get("reportingComponent");
     if reporter.str().is_empty() {
         errors.push(FieldError::required(reporter.path(), ""));

@@ -9,7 +9,7 @@ use super::notification::{
 use super::selector::validate_selector;
 use super::{Review, Rules, object_at, set_default};
 use crate::fanout::{NotificationErrorType, PodSelectionPolicy};
-use crate::field::{Cursor, FieldError};
+use crate::field::{Cursor, Errors, FieldError};
 use crate::gates::FeatureGates;
 use crate::metadata::not_negative;
 use crate::notification::State;
@@ -75,7 +75,7 @@ impl Rules for NotificationRules {
             Cursor::new(new).get("status"),
             Cursor::new(old).get("status"),
         );
-        let mut errors = Vec::new();
+        let mut errors = Errors::new();
         validate_shape(&new, &policy, &mut errors);
         let (now, before) = (new.get("startTime"), old.get("startTime"));
         if before.is_set() && now.value() != before.value() {
@@ -88,8 +88,8 @@ impl Rules for NotificationRules {
     }
 }
 
-fn validate_spec(spec: &Cursor<'_>) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+fn validate_spec(spec: &Cursor<'_>) -> Errors {
+    let mut errors = Errors::new();
     let selector = spec.get("selector");
     if selector.is_set() {
         validate_selector(&selector, &mut errors);
@@ -112,7 +112,7 @@ fn validate_spec(spec: &Cursor<'_>) -> Vec<FieldError> {
 }
 
 /// What holds for a status by itself.
-fn validate_shape(status: &Cursor<'_>, policy: &str, errors: &mut Vec<FieldError>) {
+fn validate_shape(status: &Cursor<'_>, policy: &str, errors: &mut Errors) {
     let state = status.get("state");
     validate_state(&state, errors);
     let known = NotificationErrorType::ALL.map(NotificationErrorType::as_str);

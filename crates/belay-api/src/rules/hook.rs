@@ -16,7 +16,7 @@ use super::notification::{
 };
 use super::selector::validate_selector;
 use super::{Review, Rules, object_at};
-use crate::field::{Cursor, FieldError};
+use crate::field::{Cursor, Errors, FieldError};
 use crate::gates::FeatureGates;
 use crate::hook::{HookErrorType, MAX_CONTAINERS};
 use crate::metadata::{extend_invalid, names, not_negative};
@@ -53,7 +53,7 @@ impl Rules for ExecutionHookRules {
 
     fn validate_create(&self, object: &Value, _: &FeatureGates) -> Review {
         let spec = Cursor::new(object).get("spec");
-        let mut errors = Vec::new();
+        let mut errors = Errors::new();
         validate_selection(&spec.get("podSelection"), &mut errors);
         named(&spec.get("actionName"), names::dns_subdomain, &mut errors);
         at_least_one(&spec.get("deadlineSeconds"), &mut errors);
@@ -72,7 +72,7 @@ impl Rules for ExecutionHookRules {
             Cursor::new(new).get("status"),
             Cursor::new(old).get("status"),
         );
-        let mut errors = Vec::new();
+        let mut errors = Errors::new();
         validate_shape(&new, &mut errors);
         unchanged(&new, &old, &SET_ONCE, &mut errors);
         if old.get("actionSucceed").is_set() {
@@ -107,7 +107,7 @@ fn warnings(selection: &Cursor<'_>) -> Vec<String> {
     }
 }
 
-fn validate_selection(selection: &Cursor<'_>, errors: &mut Vec<FieldError>) {
+fn validate_selection(selection: &Cursor<'_>, errors: &mut Errors) {
     if !selection.is_set() {
         let detail = "say where to run the action: podContainerNamesList or podContainerSelector";
         errors.push(FieldError::required(selection.path(), detail));
@@ -141,7 +141,7 @@ fn validate_selection(selection: &Cursor<'_>, errors: &mut Vec<FieldError>) {
 }
 
 /// Names of containers, each once.
-fn validate_containers(list: &Cursor<'_>, errors: &mut Vec<FieldError>) {
+fn validate_containers(list: &Cursor<'_>, errors: &mut Errors) {
     let limit = crate::hook::MAX_CONTAINERS_OF_POD;
     if list.list().len() > limit {
         errors.push(FieldError::too_many(list.path(), list.list().len(), limit));
@@ -158,7 +158,7 @@ fn validate_containers(list: &Cursor<'_>, errors: &mut Vec<FieldError>) {
 }
 
 /// What holds for a status by itself.
-fn validate_shape(status: &Cursor<'_>, errors: &mut Vec<FieldError>) {
+fn validate_shape(status: &Cursor<'_>, errors: &mut Errors) {
     let (succeed, complete) = (status.get("actionSucceed"), status.get("completeTime"));
     match (succeed.is_set(), complete.is_set()) {
         (true, false) => {
@@ -223,7 +223,7 @@ fn validate_shape(status: &Cursor<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn validate_error(error: &Cursor<'_>, errors: &mut Vec<FieldError>) {
+fn validate_error(error: &Cursor<'_>, errors: &mut Errors) {
     let type_ = error.get("errorType");
     let known = HookErrorType::ALL.map(HookErrorType::as_str);
     if error.is_set() && !known.contains(&type_.str()) {
@@ -232,7 +232,7 @@ fn validate_error(error: &Cursor<'_>, errors: &mut Vec<FieldError>) {
 }
 
 /// Fields that stay as they are once they are set.
-fn unchanged(new: &Cursor<'_>, old: &Cursor<'_>, fields: &[&str], errors: &mut Vec<FieldError>) {
+fn unchanged(new: &Cursor<'_>, old: &Cursor<'_>, fields: &[&str], errors: &mut Errors) {
     for field in fields {
         let (now, before) = (new.get(field), old.get(field));
         if before.is_set() && now.value() != before.value() {

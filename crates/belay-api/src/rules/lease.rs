@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{Review, Rules};
-use crate::field::{Cursor, FieldError};
+use crate::field::{Cursor, Errors, FieldError};
 use crate::gates::FeatureGates;
 use crate::metadata::not_negative;
 
@@ -20,9 +20,9 @@ impl Rules for LeaseRules {
     }
 }
 
-fn validate(object: &Value) -> Vec<FieldError> {
+fn validate(object: &Value) -> Errors {
     let spec = Cursor::new(object).get("spec");
-    let mut errors = Vec::new();
+    let mut errors = Errors::new();
     let duration = spec.get("leaseDurationSeconds");
     if let Some(seconds) = duration.int().filter(|seconds| *seconds <= 0) {
         let detail = "must be greater than 0";

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Review, Rules, object_at, set_default};
-use crate::field::{Cursor, FieldError};
+use crate::field::{Cursor, Errors, FieldError};
 use crate::gates::FeatureGates;
 use crate::metadata::{extend_invalid, names};
 
@@ -74,13 +74,13 @@ impl Rules for NamespaceRules {
             return Review::default();
         }
         let detail = format!("may only be '{expected}' if `deletionTimestamp` {when}");
-        vec![FieldError::invalid(phase.path(), phase.str(), detail)].into()
+        Errors::from(FieldError::invalid(phase.path(), phase.str(), detail)).into()
     }
 }
 
-fn finalizers(object: &Value) -> Vec<FieldError> {
+fn finalizers(object: &Value) -> Errors {
     let finalizers = Cursor::new(object).get("spec").get("finalizers");
-    let mut errors = Vec::new();
+    let mut errors = Errors::new();
     for finalizer in finalizers.items() {
         let name = finalizer.str();
         extend_invalid(&mut errors, finalizers.path(), name, names::label_key(name));

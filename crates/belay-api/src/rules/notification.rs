@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::{Review, Rules, object_at};
-use crate::field::{Cursor, FieldError, Path};
+use crate::field::{Cursor, Errors, FieldError, Path};
 use crate::gates::FeatureGates;
 use crate::metadata::{IMMUTABLE, extend_invalid, names, not_negative};
 use crate::notification::{DEFAULT_DEADLINE_SECONDS, ErrorType, State};
@@ -57,7 +57,7 @@ impl Rules for PodNotificationRules {
             Cursor::new(new).get("status"),
             Cursor::new(old).get("status"),
         );
-        let mut errors = Vec::new();
+        let mut errors = Errors::new();
         validate_shape(&new, &mut errors);
         validate_transition(&new, &old, &mut errors);
         errors.into()
@@ -65,7 +65,7 @@ impl Rules for PodNotificationRules {
 }
 
 /// One error for each field of the spec that differs.
-pub(super) fn immutable_spec(new: &Value, old: &Value) -> Vec<FieldError> {
+pub(super) fn immutable_spec(new: &Value, old: &Value) -> Errors {
     let (new, old) = (Cursor::new(new).get("spec"), Cursor::new(old).get("spec"));
     let fields: BTreeSet<&str> = new
         .object()
@@ -80,8 +80,8 @@ pub(super) fn immutable_spec(new: &Value, old: &Value) -> Vec<FieldError> {
     changed.collect()
 }
 
-fn validate_spec(spec: &Cursor<'_>) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+fn validate_spec(spec: &Cursor<'_>) -> Errors {
+    let mut errors = Errors::new();
     named(&spec.get("podName"), names::dns_subdomain, &mut errors);
     let uid = spec.get("podUID");
     if uid.is_set() && !(1..=128).contains(&uid.str().len()) {
@@ -93,31 +93,27 @@ fn validate_spec(spec: &Cursor<'_>) -> Vec<FieldError> {
 }
 
 /// What every notification's spec has: the notifier, a deadline, a time to live.
-pub(super) fn validate_common(spec: &Cursor<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn validate_common(spec: &Cursor<'_>, errors: &mut Errors) {
     named(&spec.get("notifier"), names::label_key, errors);
     at_least_one(&spec.get("deadlineSeconds"), errors);
     validate_ttl(spec, errors);
 }
 
-pub(super) fn validate_ttl(spec: &Cursor<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn validate_ttl(spec: &Cursor<'_>, errors: &mut Errors) {
     let ttl = spec.get("ttlSecondsAfterFinished");
     if let Some(seconds) = ttl.int().filter(|seconds| *seconds < 0) {
         errors.push(not_negative(ttl.path(), seconds));
     }
 }
 
-pub(super) fn at_least_one(at: &Cursor<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn at_least_one(at: &Cursor<'_>, errors: &mut Errors) {
     if let Some(number) = at.int().filter(|number| *number < 1) {
         let detail = "must be greater than or equal to 1";
         errors.push(FieldError::invalid(at.path(), number, detail));
     }
 }
 
-pub(super) fn named(
-    at: &Cursor<'_>,
-    rule: fn(&str) -> names::Problems,
-    errors: &mut Vec<FieldError>,
-) {
+pub(super) fn named(at: &Cursor<'_>, rule: fn(&str) -> names::Problems, errors: &mut Errors) {
     if at.str().is_empty() {
         errors.push(FieldError::required(at.path(), ""));
     } else {
@@ -126,7 +122,7 @@ pub(super) fn named(
 }
 
 /// What holds for a status by itself.
-fn validate_shape(status: &Cursor<'_>, errors: &mut Vec<FieldError>) {
+fn validate_shape(status: &Cursor<'_>, errors: &mut Errors) {
     let state = status.get("state");
     validate_state(&state, errors);
     let known = ErrorType::ALL.map(ErrorType::as_str);
@@ -171,7 +167,7 @@ fn validate_shape(status: &Cursor<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-pub(super) fn validate_state(state: &Cursor<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn validate_state(state: &Cursor<'_>, errors: &mut Errors) {
     if !STATES.contains(&state.str()) {
         errors.push(FieldError::not_supported(
             state.path(),
@@ -181,7 +177,7 @@ pub(super) fn validate_state(state: &Cursor<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-pub(super) fn validate_error(error: &Cursor<'_>, known: &[&str], errors: &mut Vec<FieldError>) {
+pub(super) fn validate_error(error: &Cursor<'_>, known: &[&str], errors: &mut Errors) {
     if !error.is_set() {
         return;
     }
@@ -194,7 +190,7 @@ pub(super) fn validate_error(error: &Cursor<'_>, known: &[&str], errors: &mut Ve
     }
 }
 
-pub(super) fn validate_conditions(conditions: &Cursor<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn validate_conditions(conditions: &Cursor<'_>, errors: &mut Errors) {
     let mut seen = BTreeSet::new();
     for condition in conditions.items() {
         let (type_, status) = (condition.get("type"), condition.get("status"));
@@ -215,7 +211,7 @@ pub(super) fn validate_conditions(conditions: &Cursor<'_>, errors: &mut Vec<Fiel
 }
 
 /// What may become of a status.
-fn validate_transition(new: &Cursor<'_>, old: &Cursor<'_>, errors: &mut Vec<FieldError>) {
+fn validate_transition(new: &Cursor<'_>, old: &Cursor<'_>, errors: &mut Errors) {
     for field in SET_ONCE {
         let (now, before) = (new.get(field), old.get(field));
         if before.is_set() && now.value() != before.value() {
@@ -229,12 +225,7 @@ fn validate_transition(new: &Cursor<'_>, old: &Cursor<'_>, errors: &mut Vec<Fiel
 }
 
 /// What may not change once `old` is final: its state, and these fields.
-pub(super) fn fixed(
-    new: &Cursor<'_>,
-    old: &Cursor<'_>,
-    fields: &[&str],
-    errors: &mut Vec<FieldError>,
-) {
+pub(super) fn fixed(new: &Cursor<'_>, old: &Cursor<'_>, fields: &[&str], errors: &mut Errors) {
     let (now, before) = (new.get("state"), old.get("state"));
     if now.str() != before.str() {
         let detail = format!("may not change: {} is final", before.str());

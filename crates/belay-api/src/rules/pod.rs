@@ -39,11 +39,8 @@ pub(super) use defaults::default_handler;
 pub(super) use handlers::hook as hook_handler;
 
 use super::{Review, Rules};
-use crate::field::{Cursor, FieldError};
+use crate::field::{Cursor, Errors};
 use crate::gates::FeatureGates;
-
-/// Where errors are collected.
-type Errors = Vec<FieldError>;
 
 /// The lists of containers in a pod's spec.
 const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
@@ -105,7 +102,7 @@ impl Rules for PodRules {
 
 /// What is wrong with the notifiers annotation of a pod, and with what it and the containers' fields
 /// say together.
-pub(crate) fn annotation_errors(pod: &Value) -> Vec<FieldError> {
+pub(crate) fn annotation_errors(pod: &Value) -> Errors {
     let mut errors = Errors::new();
     notifiers::validate_annotation(&Cursor::new(pod), &mut errors);
     errors

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::selector::validate_selector;
 use super::{Review, Rules, is_unset};
-use crate::field::{Cursor, FieldError};
+use crate::field::{Cursor, Errors, FieldError};
 use crate::gates::FeatureGates;
 use crate::metadata::{extend_invalid, names};
 use crate::rbac::GROUP;
@@ -67,8 +67,8 @@ impl Rules for BindingRules {
     }
 }
 
-fn validate_role(role: &Cursor<'_>, namespaced: bool) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+fn validate_role(role: &Cursor<'_>, namespaced: bool) -> Errors {
+    let mut errors = Errors::new();
     for rule in role.get("rules").items() {
         validate_rule(&rule, namespaced, &mut errors);
     }
@@ -84,7 +84,7 @@ fn validate_role(role: &Cursor<'_>, namespaced: bool) -> Vec<FieldError> {
     errors
 }
 
-fn validate_rule(rule: &Cursor<'_>, namespaced: bool, errors: &mut Vec<FieldError>) {
+fn validate_rule(rule: &Cursor<'_>, namespaced: bool, errors: &mut Errors) {
     let required = |field: &str, detail: &str| {
         let field = rule.get(field);
         field
@@ -117,8 +117,8 @@ fn validate_rule(rule: &Cursor<'_>, namespaced: bool, errors: &mut Vec<FieldErro
     }
 }
 
-fn validate_binding(binding: &Cursor<'_>, namespaced: bool) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+fn validate_binding(binding: &Cursor<'_>, namespaced: bool) -> Errors {
+    let mut errors = Errors::new();
     let reference = binding.get("roleRef");
     one_of(&reference.get("apiGroup"), &[GROUP], &mut errors);
     let kinds: &[&str] = if namespaced {
@@ -140,7 +140,7 @@ fn validate_binding(binding: &Cursor<'_>, namespaced: bool) -> Vec<FieldError> {
     errors
 }
 
-fn validate_subject(subject: &Cursor<'_>, namespaced: bool, errors: &mut Vec<FieldError>) {
+fn validate_subject(subject: &Cursor<'_>, namespaced: bool, errors: &mut Errors) {
     let (name, group) = (subject.get("name"), subject.get("apiGroup"));
     if name.str().is_empty() {
         errors.push(FieldError::required(name.path(), ""));
@@ -166,7 +166,7 @@ fn validate_subject(subject: &Cursor<'_>, namespaced: bool, errors: &mut Vec<Fie
     }
 }
 
-fn one_of(field: &Cursor<'_>, supported: &[&str], errors: &mut Vec<FieldError>) {
+fn one_of(field: &Cursor<'_>, supported: &[&str], errors: &mut Errors) {
     if !supported.contains(&field.str()) {
         let sent = json!(field.str());
         errors.push(FieldError::not_supported(field.path(), sent, supported));

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::config_map::{decoded_len, unchanged_if_immutable};
 use super::{Review, Rules, set_default};
-use crate::field::{Cursor, FieldError};
+use crate::field::{Cursor, Errors, FieldError};
 use crate::gates::FeatureGates;
 use crate::metadata::{extend_invalid, names};
 
@@ -48,22 +48,22 @@ impl Rules for SecretRules {
 
     fn validate_update(&self, new: &Value, old: &Value, _: &FeatureGates) -> Review {
         let (now, before) = (Cursor::new(new), Cursor::new(old));
-        let mut errors = Vec::new();
+        let mut errors = Errors::new();
         let type_ = now.get("type");
         if type_.str() != before.get("type").str() {
             let detail = "field is immutable";
             errors.push(FieldError::invalid(type_.path(), type_.str(), detail));
         }
-        errors.extend(unchanged_if_immutable(&now, &before, &["data"]));
-        errors.extend(validate(new));
+        errors.append(unchanged_if_immutable(&now, &before, &["data"]));
+        errors.append(validate(new));
         errors.into()
     }
 }
 
-fn validate(object: &Value) -> Vec<FieldError> {
+fn validate(object: &Value) -> Errors {
     let secret = Cursor::new(object);
     let data = secret.get("data");
-    let mut errors = Vec::new();
+    let mut errors = Errors::new();
     let mut size = 0;
     for (key, value) in data.entries() {
         extend_invalid(&mut errors, value.path(), key, names::config_key(key));
@@ -111,7 +111,7 @@ fn validate(object: &Value) -> Vec<FieldError> {
 }
 
 /// The credentials of registries are a JSON object.
-fn json_at(at: &Cursor<'_>, errors: &mut Vec<FieldError>) {
+fn json_at(at: &Cursor<'_>, errors: &mut Errors) {
     let Some(value) = at.value() else {
         return errors.push(FieldError::required(at.path(), ""));
     };

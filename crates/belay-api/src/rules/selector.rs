@@ -1,9 +1,9 @@
 //! Label selectors inside objects, refused as upstream refuses them.
 
-use crate::field::{Cursor, FieldError};
+use crate::field::{Cursor, Errors, FieldError};
 use crate::metadata::{extend_invalid, names, validate_labels};
 
-pub(super) fn validate_selector(selector: &Cursor<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn validate_selector(selector: &Cursor<'_>, errors: &mut Errors) {
     validate_labels(&selector.get("matchLabels"), errors);
     for expression in selector.get("matchExpressions").items() {
         let (key, operator, values) = (

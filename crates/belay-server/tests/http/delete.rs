@@ -12,6 +12,11 @@ async fn a_running_pod_is_marked_first_and_gone_when_its_agent_says_so() {
     c.post(PODS, &pod("p")).await.ok();
     run_pod(&c, "p", "n1").await;
     let path = format!("{PODS}/p");
+    let tried = c.delete(&format!("{path}?dryRun=All")).await.ok();
+    assert_eq!(tried["metadata"]["deletionGracePeriodSeconds"], 30);
+    assert!(tried["metadata"]["deletionTimestamp"].is_string());
+    let there = c.get(&path).await.ok();
+    assert!(there["metadata"]["deletionTimestamp"].is_null());
     let marked = c.delete(&path).await.ok();
     assert_eq!(marked["metadata"]["deletionGracePeriodSeconds"], 30);
     let uid = marked["metadata"]["uid"].as_str().unwrap();
@@ -23,6 +28,20 @@ async fn a_running_pod_is_marked_first_and_gone_when_its_agent_says_so() {
     answer.refused(409, "Conflict");
     let right = json!({"gracePeriodSeconds": 0, "preconditions": {"uid": uid}});
     c.send("DELETE", &path, &[], right.to_string().into_bytes())
+        .await
+        .ok();
+    c.get(&path).await.refused(404, "NotFound");
+}
+
+#[tokio::test]
+async fn a_null_in_the_options_says_nothing() {
+    let h = Harness::start().await;
+    let c = h.admin();
+    c.post(MAPS, &map("a", &[])).await.ok();
+    let options = json!({"dryRun": null, "preconditions": null, "gracePeriodSeconds": null,
+        "propagationPolicy": null, "orphanDependents": null});
+    let path = format!("{MAPS}/a");
+    c.send("DELETE", &path, &[], options.to_string().into_bytes())
         .await
         .ok();
     c.get(&path).await.refused(404, "NotFound");
@@ -61,6 +80,36 @@ async fn a_collection_is_deleted_by_its_selector() {
         .ok();
     c.get(&format!("{MAPS}/a")).await.refused(404, "NotFound");
     c.get(&format!("{MAPS}/b")).await.ok();
+}
+
+#[tokio::test]
+async fn nothing_deletes_all_namespaces_or_what_is_in_all_of_them() {
+    let h = Harness::start().await;
+    let c = h.admin();
+    c.post("/api/v1/namespaces", &json!({"metadata": {"name": "x"}}))
+        .await
+        .ok();
+    c.post(PODS, &pod("p")).await.ok();
+    for path in [
+        "/api/v1/namespaces",
+        "/api/v1/namespaces/",
+        "/api/v1/pods",
+        "/apis/apps.k8s.io/v1alpha1/podnotifications?dryRun=All",
+    ] {
+        c.delete(path).await.refused(405, "MethodNotAllowed");
+    }
+    let namespace = c.get("/api/v1/namespaces/x").await.ok();
+    assert_eq!(namespace["status"]["phase"], "Active");
+    c.get(&format!("{PODS}/p")).await.ok();
+    c.delete("/api/v1/nodes").await.ok();
+    let resources = c.get("/api/v1").await.ok();
+    let verbs = |name: &str| {
+        let list = resources["resources"].as_array().unwrap();
+        let resource = list.iter().find(|resource| resource["name"] == name);
+        resource.unwrap()["verbs"].to_string()
+    };
+    assert!(!verbs("namespaces").contains("deletecollection"));
+    assert!(verbs("pods").contains("deletecollection"));
 }
 
 #[tokio::test]

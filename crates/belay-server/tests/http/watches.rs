@@ -133,6 +133,38 @@ async fn a_watch_that_ends_in_time_leaves_a_bookmark() {
 }
 
 #[tokio::test]
+async fn a_bookmark_has_the_form_that_was_asked_for() {
+    let h = Harness::start().await;
+    let c = h.admin();
+    let path = format!("{MAPS}?watch=1&timeoutSeconds=1&allowWatchBookmarks=true");
+    for (accepted, kind, version) in [
+        ("application/json", "ConfigMap", "v1"),
+        (
+            "application/json;as=Table;v=v1;g=meta.k8s.io",
+            "Table",
+            "meta.k8s.io/v1",
+        ),
+        (
+            "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io",
+            "PartialObjectMetadata",
+            "meta.k8s.io/v1",
+        ),
+    ] {
+        let headers = [("accept", accepted)];
+        let answer = c.send("GET", &path, &headers, Vec::new()).await;
+        let event = if answer.body.is_object() {
+            answer.body
+        } else {
+            let text = answer.body.as_str().unwrap();
+            serde_json::from_str(text.lines().last().unwrap()).unwrap()
+        };
+        assert_eq!(event["type"], "BOOKMARK", "{event}");
+        assert_eq!(event["object"]["kind"], kind);
+        assert_eq!(event["object"]["apiVersion"], version);
+    }
+}
+
+#[tokio::test]
 async fn a_bookmark_is_past_what_happened_elsewhere() {
     let h = Harness::start().await;
     let c = h.admin();

@@ -1,5 +1,6 @@
 //! Creating and changing.
 
+use belay_server::Identity;
 use serde_json::{Value, json};
 
 use crate::harness::{Harness, MAPS, NOTIFICATIONS, PODS, map, notification, pod, run_pod};
@@ -466,6 +467,72 @@ async fn many_warnings_are_told_in_a_few_headers() {
 }
 
 #[tokio::test]
+async fn an_object_that_is_wrong_in_many_places_gets_a_short_answer() {
+    let h = Harness::start().await;
+    let c = h.admin();
+    let owners: Value = (0..5000).map(|_| json!({"controller": true})).collect();
+    let finalizers: Value = (0..100_000).map(|_| json!("")).collect();
+    for (field, wrong) in [("ownerReferences", owners), ("finalizers", finalizers)] {
+        let mut object = map("a", &[]);
+        object["metadata"][field] = wrong;
+        let answer = c.post(MAPS, &object).await;
+        let message = answer.refused(422, "Invalid");
+        assert!(message.ends_with(" more]"), "{field}");
+        let causes = answer.body["details"]["causes"].as_array().unwrap();
+        assert_eq!(causes.len(), 101, "{field}");
+        let size = answer.body.to_string().len();
+        assert!(size < 1 << 20, "{field}: {size}");
+    }
+}
+
+#[tokio::test]
+async fn the_audit_log_leaves_out_heartbeats_and_nothing_else_of_leases_and_nodes() {
+    let h = Harness::start().await;
+    let (admin, agent) = (h.admin(), h.of(Identity::node("n1")));
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+    let (lease, node) = (format!("{leases}/n1"), "/api/v1/nodes/n1");
+    let named = json!({"metadata": {"name": "n1"}});
+    agent.post("/api/v1/nodes", &named).await.ok();
+    agent.post(leases, &named).await.ok();
+    let renewal = |seconds: u32| json!({"spec": {"leaseDurationSeconds": seconds}});
+    let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+    let status = format!("{node}/status");
+    agent.patch(&lease, "merge-patch", &renewal(1)).await.ok();
+    agent.patch(&status, "merge-patch", &ready).await.ok();
+    admin.patch(&lease, "merge-patch", &renewal(2)).await.ok();
+    admin
+        .patch(
+            &status,
+            "merge-patch",
+            &json!({"status": {"conditions": []}}),
+        )
+        .await
+        .ok();
+    admin.delete(&lease).await.ok();
+    drop((admin, agent));
+    // Closing the server waits for the writer of the log.
+    let h = h.reopen(Default::default()).await;
+    let log = std::fs::read_to_string(h.dir.path().join("audit.log")).unwrap();
+    let told: Vec<String> = log
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .filter(|line| line["resource"] == "leases" || line["resource"] == "nodes")
+        .map(|line| {
+            let text = |field: &str| line[field].as_str().unwrap().to_owned();
+            [text("user"), text("verb"), text("resource")].join(" ")
+        })
+        .collect();
+    let expected = [
+        "system:node:n1 create nodes",
+        "system:node:n1 create leases",
+        "belay:admin patch leases",
+        "belay:admin patch nodes",
+        "belay:admin delete leases",
+    ];
+    assert_eq!(told, expected);
+}
+
+#[tokio::test]
 async fn the_audit_log_tells_a_dry_run_from_the_real_thing() {
     let h = Harness::start().await;
     let c = h.admin();
@@ -483,6 +550,10 @@ async fn the_audit_log_tells_a_dry_run_from_the_real_thing() {
     c.send("DELETE", &path, &[], all.clone()).await.ok();
     c.send("DELETE", MAPS, &[], all).await.ok();
     c.delete(&path).await.ok();
+    // A command is run all the same.
+    c.post(PODS, &pod("p")).await.ok();
+    let exec = format!("{PODS}/p/exec?command=true&dryRun=All");
+    assert!(!c.post(&exec, &json!(null)).await.code.is_success());
     drop(c);
     // Closing the server waits for the writer of the log.
     let h = h.reopen(Default::default()).await;
@@ -490,7 +561,7 @@ async fn the_audit_log_tells_a_dry_run_from_the_real_thing() {
     let told: Vec<(String, Value)> = log
         .lines()
         .map(|line| serde_json::from_str::<Value>(line).unwrap())
-        .filter(|line| line["resource"] == "configmaps")
+        .filter(|line| line["resource"] == "configmaps" || line["subresource"] == "exec")
         .map(|line| {
             (
                 line["verb"].as_str().unwrap().to_owned(),
@@ -507,6 +578,7 @@ async fn the_audit_log_tells_a_dry_run_from_the_real_thing() {
         ("delete", json!(true)),
         ("deletecollection", json!(true)),
         ("delete", json!(null)),
+        ("create", json!(null)),
     ];
     assert_eq!(told, expected.map(|(verb, dry)| (verb.to_owned(), dry)));
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::field::{Cursor, FieldError};
+use crate::field::{Cursor, Errors, FieldError};
 use crate::gates::FeatureGates;
 use crate::hook::DEFAULT_ACTION_TIMEOUT_SECONDS;
 use crate::rules::notification::at_least_one;
@@ -26,7 +26,7 @@ impl Rules for HookActionRules {
     }
 
     fn validate_create(&self, object: &Value, _: &FeatureGates) -> Review {
-        let mut errors = Vec::new();
+        let mut errors = Errors::new();
         validate_fields(&Cursor::new(object), &mut errors);
         errors.into()
     }
@@ -37,12 +37,12 @@ impl Rules for HookActionRules {
 }
 
 /// An action and the time it has.
-pub(super) fn validate_fields(at: &Cursor<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn validate_fields(at: &Cursor<'_>, errors: &mut Errors) {
     validate_handler(&at.get("action"), errors);
     at_least_one(&at.get("actionTimeoutSeconds"), errors);
 }
 
-pub(super) fn validate_handler(action: &Cursor<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn validate_handler(action: &Cursor<'_>, errors: &mut Errors) {
     if !action.is_set() {
         let detail = "say what to do: exec, httpGet or tcpSocket";
         errors.push(FieldError::required(action.path(), detail));

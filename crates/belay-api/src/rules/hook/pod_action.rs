@@ -1,12 +1,12 @@
 //! PodActions. Only the controller writes them, so what is checked of their specs is that they are
 //! complete; what is checked of statuses is what everybody else relies on.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
 use super::{unchanged, validate_containers, validate_error};
-use crate::field::{Cursor, FieldError};
+use crate::field::{Cursor, Errors, FieldError};
 use crate::gates::FeatureGates;
 use crate::metadata::names;
 use crate::notification::State;
@@ -45,7 +45,7 @@ impl Rules for PodActionRules {
     fn validate_create(&self, object: &Value, _: &FeatureGates) -> Review {
         let spec = Cursor::new(object).get("spec");
         let hook = spec.get("hook");
-        let mut errors = Vec::new();
+        let mut errors = Errors::new();
         for field in ["name", "uid"] {
             required(&hook.get(field), &mut errors);
         }
@@ -74,17 +74,16 @@ impl Rules for PodActionRules {
             Cursor::new(new).get("status"),
             Cursor::new(old).get("status"),
         );
-        let mut errors = Vec::new();
+        let mut errors = Errors::new();
         validate_shape(&new, &mut errors);
         unchanged(&new, &old, &SET_ONCE, &mut errors);
+        let containers = old.get("containers").items();
+        let before: BTreeMap<_, _> = containers
+            .map(|container| (container.get("name").str(), container))
+            .collect();
         for container in new.get("containers").items() {
-            let name = container.get("name").str();
-            let before = old
-                .get("containers")
-                .items()
-                .find(|before| before.get("name").str() == name);
-            if let Some(before) = before {
-                unchanged(&container, &before, &SET_ONCE_IN_CONTAINER, &mut errors);
+            if let Some(before) = before.get(container.get("name").str()) {
+                unchanged(&container, before, &SET_ONCE_IN_CONTAINER, &mut errors);
             }
         }
         if is_final(&old) {
@@ -94,14 +93,14 @@ impl Rules for PodActionRules {
     }
 }
 
-fn required(at: &Cursor<'_>, errors: &mut Vec<FieldError>) {
+fn required(at: &Cursor<'_>, errors: &mut Errors) {
     if at.is_empty() {
         errors.push(FieldError::required(at.path(), ""));
     }
 }
 
 /// What holds for a status by itself.
-fn validate_shape(status: &Cursor<'_>, errors: &mut Vec<FieldError>) {
+fn validate_shape(status: &Cursor<'_>, errors: &mut Errors) {
     let state = status.get("state");
     validate_state(&state, errors);
     let containers = status.get("containers");

@@ -210,6 +210,16 @@ fn an_action_has_at_least_a_second() {
 }
 
 #[test]
+fn what_came_of_many_containers_is_compared_in_time_that_grows_with_their_number() {
+    let containers: Value = (0..50_000)
+        .map(|i| json!({"name": format!("c{i}")}))
+        .collect();
+    let object = json!({"status": {"state": "New", "containers": containers}});
+    let review = PodActionRules.validate_status(&object, &object);
+    assert_eq!(texts(&review), Vec::<String>::new());
+}
+
+#[test]
 fn a_pod_action_is_complete() {
     let errors = texts(&created(&PodActionRules, json!({"spec": {}})).1);
     let required = [

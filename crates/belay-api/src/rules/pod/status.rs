@@ -1,5 +1,7 @@
 //! What an agent may report about a pod.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::{Errors, is_sidecar};
 use crate::field::{Cursor, FieldError};
 use crate::metadata::{IMMUTABLE, extend_invalid, names};
@@ -56,6 +58,18 @@ fn stays_terminated(
     before: &Cursor<'_>,
     errors: &mut Errors,
 ) {
+    let sidecars: BTreeSet<_> = spec
+        .get("initContainers")
+        .items()
+        .filter(is_sidecar)
+        .map(|container| container.get("name").str())
+        .collect();
+    let mut alive: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for is in now.items() {
+        if !is.get("state").get("terminated").is_set() {
+            alive.entry(is.get("name").str()).or_default().push(is);
+        }
+    }
     for (i, was) in before.items().enumerate() {
         let terminated = was.get("state").get("terminated");
         let name = was.get("name").str();
@@ -63,15 +77,18 @@ fn stays_terminated(
             continue;
         }
         let failed = terminated.get("exitCode").int().unwrap_or_default() != 0;
-        if may_restart(list, spec, name, failed) {
+        let policy = spec.get("restartPolicy").str();
+        if may_restart(list, policy, sidecars.contains(name), failed) {
             continue;
         }
-        let revived = |is: &Cursor<'_>| {
-            is.get("name").str() == name && !is.get("state").get("terminated").is_set()
+        let revived = match alive.get(name).map(Vec::as_slice) {
+            None => false,
+            // In a new sandbox a pod prepares everything once more, whatever became of it before.
+            Some([is]) => !(list == "initContainerStatuses" && tells_of_the_end(is, &was)),
+            // No container has two statuses.
+            Some(_) => true,
         };
-        // In a new sandbox a pod prepares everything once more, whatever became of it before.
-        let anew = |is: &Cursor<'_>| list == "initContainerStatuses" && tells_of_the_end(is, &was);
-        if now.items().any(|is| revived(&is) && !anew(&is)) {
+        if revived {
             let detail = "may not be transitioned to non-terminated state";
             errors.push(FieldError::forbidden(
                 &now.path().index(i).child("state"),
@@ -89,12 +106,8 @@ fn tells_of_the_end(is: &Cursor<'_>, was: &Cursor<'_>) -> bool {
     (ended.is_some() && of(&is.get("lastState")) == ended) || restarts(is) > restarts(was)
 }
 
-fn may_restart(list: &str, spec: &Cursor<'_>, name: &str, failed: bool) -> bool {
-    let sidecar = spec
-        .get("initContainers")
-        .items()
-        .any(|container| container.get("name").str() == name && is_sidecar(&container));
-    match (list, spec.get("restartPolicy").str()) {
+fn may_restart(list: &str, policy: &str, sidecar: bool, failed: bool) -> bool {
+    match (list, policy) {
         ("ephemeralContainerStatuses", _) => false,
         ("initContainerStatuses", _) if sidecar => true,
         (_, "Never") => false,

@@ -532,13 +532,8 @@ fn a_pod_as_large_as_a_request_is_judged_in_time_that_grows_with_its_size() {
             "tolerations": many(|i| json!({"key": format!("k{i}"), "operator": "Exists"})),
         }})
     };
-    let errors = texts(&review_pod(huge()));
-    let count = "must have at most 100 items";
-    assert!(
-        errors.iter().any(|it| it.contains(count)),
-        "{:?}",
-        &errors[..3]
-    );
+    let errors = review_pod(huge()).errors;
+    assert!(errors.total() > 2 * MANY, "{}", errors.total());
     let mut changed = huge();
     changed["spec"]["tolerations"][0]["key"] = "other".into();
     let gates = FeatureGates::default();
@@ -551,5 +546,5 @@ fn a_pod_as_large_as_a_request_is_judged_in_time_that_grows_with_its_size() {
     let annotated = json!({"metadata": {"name": "p", "namespace": "n",
         "annotations": {crate::pod::NOTIFIERS_ANNOTATION: annotation}},
         "spec": {"containers": containers}});
-    assert_eq!(texts(&review_pod(annotated)).len(), MANY);
+    assert_eq!(review_pod(annotated).errors.total(), MANY);
 }

@@ -65,7 +65,7 @@ impl Volumes<'_> {
 pub(super) fn validate<'a>(volumes: &Cursor<'a>, errors: &mut Errors) -> Volumes<'a> {
     let mut known = Volumes::default();
     for volume in volumes.items() {
-        let before = errors.len();
+        let before = errors.total();
         let kind = validate_source(&volume, errors);
         let name = volume.get("name");
         if name.is_empty() {
@@ -82,7 +82,7 @@ pub(super) fn validate<'a>(volumes: &Cursor<'a>, errors: &mut Errors) -> Volumes
             errors.push(FieldError::duplicate(name.path(), name.str()));
         }
         if let Some(kind) = kind
-            && errors.len() == before
+            && errors.total() == before
         {
             known.0.insert(name.str(), kind);
         }

@@ -243,6 +243,24 @@ mod status {
     }
 
     #[test]
+    fn many_statuses_are_judged_in_time_that_grows_with_their_number() {
+        let many = |state: Value, names: &dyn Fn(usize) -> String| {
+            let one = |i| json!({"name": names(i), "state": state, "restartCount": 0});
+            json!({"initContainerStatuses": (0..20_000).map(one).collect::<Value>()})
+        };
+        let (different, equal) = (|i| format!("c{i}"), |_| "c".to_owned());
+        let done = json!({"terminated": {"exitCode": 0}});
+        for names in [&different as &dyn Fn(usize) -> String, &equal] {
+            let before = many(done.clone(), names);
+            assert_eq!(report("Never", before.clone(), before.clone()), nothing());
+            let now = many(json!({"running": {}}), names);
+            let pod = |status: Value| json!({"spec": {"restartPolicy": "Never"}, "status": status});
+            let review = PodRules.validate_status(&pod(now), &pod(before));
+            assert_eq!(review.errors.total(), 20_000);
+        }
+    }
+
+    #[test]
     fn an_init_container_may_begin_anew_after_an_end_that_its_status_tells_of() {
         let status = |list: &str, name: &str, state: Value, last: &str, restarts: u32| {
             let last = json!({"terminated": {"exitCode": 0, "containerID": last}});
