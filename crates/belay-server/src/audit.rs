@@ -211,7 +211,8 @@ fn append(file: File, queue: &Receiver<Record>) {
         };
         let ended = matches!(first, Err(RecvTimeoutError::Disconnected));
         let now = Instant::now();
-        let records = first.into_iter().chain(queue.try_iter());
+        // Not for as long as they come: what is held back or pending has its time, too.
+        let records = first.into_iter().chain(queue.try_iter().take(WAITING));
         let lines = records
             .map(Some)
             .chain([None])
