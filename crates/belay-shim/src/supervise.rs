@@ -190,7 +190,12 @@ fn begin() -> Result<Begun, StartError> {
     };
     instance::write(here, instance::STARTING, b"", Durable::No)
         .map_err(system("cannot mark the start"))?;
-    let pid = spawn::start(&spec, &ends, joined.as_ref())?;
+    let end = || {
+        let _ = kill::kill_members(&membership(&spec, 0), kill::PATIENCE, &mut || {
+            while let Reaped::Ended(..) = sys::reap() {}
+        });
+    };
+    let pid = spawn::start(&spec, &ends, joined.as_ref(), &end)?;
     drop((ends, pass, joined));
     let deadline = match &spec.kind {
         Kind::Container { .. } | Kind::Session { .. } => None,
@@ -222,10 +227,7 @@ fn begin() -> Result<Begun, StartError> {
         }),
         Err(error) => {
             // What cannot be recorded must not run.
-            let rule = membership(&spec, 0);
-            let _ = kill::kill_members(&rule, kill::PATIENCE, &mut || {
-                while let Reaped::Ended(..) = sys::reap() {}
-            });
+            end();
             Err(system(
                 "started, and killed because it could not be recorded",
             )(error))
