@@ -102,6 +102,11 @@ impl Talk {
                     }
                 };
                 match next {
+                    // It could not see whom to kill, and nobody else is asked.
+                    Ok(Some(record)) if record.kind == control::ERROR && self.kill.is_some() => {
+                        self.ask_to_kill().await;
+                        continue;
+                    }
                     Ok(Some(record)) => match understand(&record) {
                         Ok(Some(Told::FirstEnded)) if !self.first => continue,
                         Ok(Some(told)) => return Ok(told),
