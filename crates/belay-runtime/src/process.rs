@@ -6,6 +6,7 @@ mod launch;
 mod mounts;
 mod session;
 mod standing;
+mod start;
 mod talk;
 mod target;
 
@@ -19,16 +20,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use belay_action::{ContainerId, Target};
-use belay_shim::instance::{self, Durable, Ending, StartError, StartFailure, Started};
-use belay_shim::proc;
+use belay_shim::instance::{self, Ending, Started};
+use belay_shim::{proc, spawn};
 use tokio::task::JoinSet;
-use tracing::{error, info, warn};
+use tracing::{error, warn};
 
-use self::container::{CONFIG, Container, container_spec};
+use self::container::Container;
 use self::inflight::InFlight;
-use self::launch::Created;
-use self::standing::{Instance, Standing};
-use self::talk::{Link, Talk, Told};
+use self::standing::Standing;
+use self::talk::{SILENCE, Talk, Told};
 use self::target::ProcessTarget;
 use crate::binary;
 use crate::blocking::blocking;
@@ -40,8 +40,23 @@ use crate::{
 
 /// What Kubernetes shows for a container of which nobody knows how it ended.
 const UNKNOWN_CODE: i32 = 137;
-/// How long a container may be on its way up before that is an error.
-const COMING: Duration = Duration::from_secs(20);
+/// How long shims are waited for.
+#[derive(Debug, Clone, Copy)]
+struct Patience {
+    /// For the first word of one that was just started.
+    word: Duration,
+    /// For one that is on its way up, or about to go.
+    coming: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Patience {
+            word: spawn::PATIENCE + SILENCE,
+            coming: Duration::from_secs(20),
+        }
+    }
+}
 
 /// Runs containers as plain processes, each under a shim of its own.
 #[derive(Debug, Clone)]
@@ -56,6 +71,7 @@ struct Shared {
     program: PathBuf,
     boot_id: String,
     starts: InFlight,
+    patience: Patience,
 }
 
 /// The service of systemd that a process with these control groups is in.
@@ -102,6 +118,7 @@ impl ProcessRuntime {
                 program,
                 boot_id,
                 starts: InFlight::default(),
+                patience: Patience::default(),
             }),
         })
     }
@@ -136,7 +153,7 @@ impl ProcessRuntime {
                 }
                 Some(Standing::Coming) => {}
             }
-            if begin.elapsed() > COMING {
+            if begin.elapsed() > self.shared.patience.coming {
                 return Err(RuntimeError::Silent {
                     dir: container.instance.dir.clone(),
                 });
@@ -234,37 +251,7 @@ impl PodRuntime for ProcessRuntime {
     }
 
     async fn start(&self, config: &ContainerConfig) -> Result<ContainerId, RuntimeError> {
-        let (shared, config) = (Arc::clone(&self.shared), config.clone());
-        let (id, dir, stream) = blocking(move || shared.launch_container(&config)).await?;
-        let mut link =
-            Link::from_std(stream).map_err(RuntimeError::io("talk to a shim in", &dir))?;
-        let said = link.first().await;
-        let instance = Instance::new(dir);
-        match said.map(|record| StartError::from_record(&record)) {
-            Some(Err(_)) => {
-                info!(container = %id, "container started");
-                Ok(id)
-            }
-            Some(Ok(error)) => {
-                blocking(move || instance.remove()).await?;
-                Err(start_failed(error))
-            }
-            None => {
-                // Killed or stuck on its way up. Whatever it got to is not a container, and without its
-                // directory it gets no further.
-                let container = self.load(&id)?;
-                let message =
-                    "the shim was killed, or got stuck, while it started the container".to_owned();
-                if let Ok(Settled::Running(_)) = self.settle(&container).await {
-                    return Ok(id);
-                }
-                blocking(move || instance.remove()).await?;
-                Err(RuntimeError::StartFailed {
-                    reason: StartFailure::System.name(),
-                    message,
-                })
-            }
-        }
+        self.begin(config).await
     }
 
     async fn list(&self) -> Result<Listed, RuntimeError> {
@@ -349,51 +336,6 @@ impl PodRuntime for ProcessRuntime {
 }
 
 impl Shared {
-    fn launch_container(
-        &self,
-        config: &ContainerConfig,
-    ) -> Result<(ContainerId, PathBuf, std::os::unix::net::UnixStream), RuntimeError> {
-        let name = uuid::Uuid::new_v4().simple().to_string();
-        let dir = self.containers.join(&name);
-        let id = ContainerId::new(name).map_err(|error| RuntimeError::Damaged {
-            path: dir.clone(),
-            source: error.into(),
-        })?;
-        let spec = container_spec(config, &id, &self.boot_id)?;
-        if let Some(logs) = config.log_path.parent() {
-            fs::create_dir_all(logs).map_err(RuntimeError::io("create", logs))?;
-        }
-        let bytes = spec
-            .to_record()
-            .encode()
-            .map_err(|error| RuntimeError::StartFailed {
-                reason: "InvalidConfig",
-                message: error.to_string(),
-            })?;
-        let json = serde_json::to_vec(config).map_err(|error| RuntimeError::StartFailed {
-            reason: "InvalidConfig",
-            message: error.to_string(),
-        })?;
-        let created = launch::create(&dir, &bytes, &[(CONFIG, &json)], Durable::Yes)
-            .map_err(RuntimeError::io("create", &dir))?;
-        let Created::Locked(lock) = created else {
-            return Err(RuntimeError::io("create", &dir)(
-                std::io::ErrorKind::AlreadyExists.into(),
-            ));
-        };
-        let execs = dir.join(instance::EXECS);
-        let launched =
-            fs::create_dir(&execs).and_then(|()| launch::launch(&self.program, &dir, &spec, &lock));
-        match launched {
-            Ok(stream) => Ok((id, dir, stream)),
-            Err(error) => {
-                let failed = RuntimeError::io("start a shim in", &dir)(error);
-                Instance::new(dir).remove()?;
-                Err(failed)
-            }
-        }
-    }
-
     fn load_all(&self) -> Result<Vec<Container>, RuntimeError> {
         let entries =
             fs::read_dir(&self.containers).map_err(RuntimeError::io("list", &self.containers))?;
@@ -428,13 +370,6 @@ fn sweep(containers: &Path) {
     hidden(containers);
     for entry in fs::read_dir(containers).into_iter().flatten().flatten() {
         hidden(&entry.path().join(instance::EXECS));
-    }
-}
-
-fn start_failed(error: StartError) -> RuntimeError {
-    RuntimeError::StartFailed {
-        reason: error.failure.name(),
-        message: error.message,
     }
 }
 

@@ -1,0 +1,276 @@
+//! Starting a container, and ending what a start that was given up has come to.
+
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use belay_action::ContainerId;
+use belay_shim::instance::{self, Durable, StartError, StartFailure};
+use tokio::time::{Instant, sleep};
+use tracing::info;
+
+use super::container::{self, CONFIG, container_spec};
+use super::launch::{self, Created};
+use super::standing::Instance;
+use super::talk::Link;
+use super::{ProcessRuntime, Settled, Shared};
+use crate::blocking::blocking;
+use crate::{ContainerConfig, RuntimeError};
+
+/// Between two tries to end a shim.
+const SHORT_PAUSE: Duration = Duration::from_millis(2);
+const LONG_PAUSE: Duration = Duration::from_secs(1);
+
+impl ProcessRuntime {
+    /// Starts a container.
+    pub(super) async fn begin(
+        &self,
+        config: &ContainerConfig,
+    ) -> Result<ContainerId, RuntimeError> {
+        let (shared, config) = (Arc::clone(&self.shared), config.clone());
+        let (id, dir, stream) = blocking(move || shared.launch_container(&config)).await?;
+        let said = match Link::from_std(stream) {
+            Ok(mut link) => link.first(self.shared.patience.word).await,
+            // It is on its way all the same.
+            Err(_) => None,
+        };
+        let instance = Instance::new(dir);
+        match said.map(|record| StartError::from_record(&record)) {
+            Some(Err(_)) => {
+                info!(container = %id, "container started");
+                Ok(id)
+            }
+            Some(Ok(error)) => {
+                blocking(move || instance.remove()).await?;
+                Err(start_failed(error))
+            }
+            None => self.unheard(id, instance).await,
+        }
+    }
+
+    /// The shim of a start was killed, or is stuck on its way up. What it got to is a container only
+    /// if it says so.
+    async fn unheard(
+        &self,
+        id: ContainerId,
+        instance: Instance,
+    ) -> Result<ContainerId, RuntimeError> {
+        let settled = match self.load(&id) {
+            Ok(container) => self.settle(&container).await,
+            Err(error) => Err(error),
+        };
+        match settled {
+            Ok(Settled::Running(_)) => return Ok(id),
+            Ok(Settled::Ended(_)) => blocking(move || instance.remove()).await?,
+            Err(RuntimeError::NotFound { .. }) => {}
+            Err(_) => self.discard(&id).await?,
+        }
+        Err(RuntimeError::StartFailed {
+            reason: StartFailure::System.name(),
+            message: "the shim was killed, or got stuck, while it started the container".to_owned(),
+        })
+    }
+
+    /// Ends whatever there is of a container and forgets it. Nothing but its ID needs to be known.
+    ///
+    /// When this fails, it is still there.
+    async fn discard(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+        let instance = Instance::new(self.shared.dir(id));
+        let begin = Instant::now();
+        let mut pause = SHORT_PAUSE;
+        loop {
+            let (of, id) = (instance.clone(), id.clone());
+            if blocking(move || container::discard(&of, &id)).await? {
+                return Ok(());
+            }
+            if begin.elapsed() > self.shared.patience.coming {
+                return Err(RuntimeError::Silent { dir: instance.dir });
+            }
+            instance.kill_shim().await;
+            sleep(pause).await;
+            pause = (pause * 2).min(LONG_PAUSE);
+        }
+    }
+}
+
+impl Shared {
+    fn dir(&self, id: &ContainerId) -> PathBuf {
+        self.containers.join(id.as_str())
+    }
+
+    fn launch_container(
+        &self,
+        config: &ContainerConfig,
+    ) -> Result<(ContainerId, PathBuf, UnixStream), RuntimeError> {
+        let name = uuid::Uuid::new_v4().simple().to_string();
+        let dir = self.containers.join(&name);
+        let id = ContainerId::new(name).map_err(|error| RuntimeError::Damaged {
+            path: dir.clone(),
+            source: error.into(),
+        })?;
+        let spec = container_spec(config, &id, &self.boot_id)?;
+        if let Some(logs) = config.log_path.parent() {
+            fs::create_dir_all(logs).map_err(RuntimeError::io("create", logs))?;
+        }
+        let bytes = spec
+            .to_record()
+            .encode()
+            .map_err(|error| RuntimeError::StartFailed {
+                reason: "InvalidConfig",
+                message: error.to_string(),
+            })?;
+        let json = serde_json::to_vec(config).map_err(|error| RuntimeError::StartFailed {
+            reason: "InvalidConfig",
+            message: error.to_string(),
+        })?;
+        let created = launch::create(&dir, &bytes, &[(CONFIG, &json)], Durable::Yes)
+            .map_err(RuntimeError::io("create", &dir))?;
+        let Created::Locked(lock) = created else {
+            return Err(RuntimeError::io("create", &dir)(
+                std::io::ErrorKind::AlreadyExists.into(),
+            ));
+        };
+        let execs = dir.join(instance::EXECS);
+        let launched =
+            fs::create_dir(&execs).and_then(|()| launch::launch(&self.program, &dir, &spec, &lock));
+        match launched {
+            Ok(stream) => Ok((id, dir, stream)),
+            Err(error) => {
+                let failed = RuntimeError::io("start a shim in", &dir)(error);
+                Instance::new(dir).remove()?;
+                Err(failed)
+            }
+        }
+    }
+}
+
+fn start_failed(error: StartError) -> RuntimeError {
+    RuntimeError::StartFailed {
+        reason: error.failure.name(),
+        message: error.message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::path::Path;
+
+    use belay_shim::kill;
+    use belay_shim::proc::{self, CONTAINER_MARK, Membership};
+    use belay_testkit::reaper::Reaper;
+    use rustix::fs::{CWD, FileType, Mode};
+
+    use super::*;
+    use crate::PodRuntime as _;
+    use crate::process::Patience;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// A runtime whose shims can be made to wait.
+    struct Bench {
+        _reaper: Reaper,
+        root: tempfile::TempDir,
+        runtime: ProcessRuntime,
+    }
+
+    impl Bench {
+        fn new(patience: Patience) -> Self {
+            let root = tempfile::tempdir().unwrap();
+            let reaper = Reaper::watch(root.path()).unwrap();
+            let mut runtime = ProcessRuntime::open(&root.path().join("run")).unwrap();
+            Arc::get_mut(&mut runtime.shared).unwrap().patience = patience;
+            Bench {
+                _reaper: reaper,
+                root,
+                runtime,
+            }
+        }
+
+        /// A container that does not start before somebody reads its log.
+        fn slow(&self) -> (ContainerConfig, PathBuf) {
+            let log = self.root.path().join("log");
+            pipe(&log);
+            (self.config("log"), log)
+        }
+
+        fn config(&self, log: &str) -> ContainerConfig {
+            ContainerConfig {
+                pod_uid: "0b1f-uid".into(),
+                name: "main".into(),
+                command: vec!["sleep".into(), "1000".into()],
+                log_path: self.root.path().join(log),
+                ..ContainerConfig::default()
+            }
+        }
+
+        fn ids(&self) -> Vec<ContainerId> {
+            let entries = fs::read_dir(&self.runtime.shared.containers).unwrap();
+            let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            names
+                .filter_map(|name| ContainerId::new(name).ok())
+                .collect()
+        }
+    }
+
+    impl Drop for Bench {
+        fn drop(&mut self) {
+            for id in self.ids() {
+                let rule = Membership {
+                    marks: vec![(CONTAINER_MARK, id.to_string())],
+                    ..Membership::default()
+                };
+                let _ = kill::kill_members(&rule, kill::PATIENCE, &mut || ());
+            }
+        }
+    }
+
+    /// Whoever opens it for writing waits until somebody reads it.
+    fn pipe(path: &Path) {
+        rustix::fs::mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    }
+
+    async fn read(path: PathBuf) -> File {
+        let opened = blocking(move || File::open(&path).map_err(RuntimeError::io("open", &path)));
+        opened.await.unwrap()
+    }
+
+    fn runs(id: &ContainerId) -> bool {
+        let all = proc::snapshot().unwrap();
+        all.iter().any(|process| {
+            let environment = proc::environment(process.pid).unwrap();
+            !process.is_dead() && proc::has_variable(&environment, CONTAINER_MARK, id.as_str())
+        })
+    }
+
+    async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+        let begin = Instant::now();
+        while !holds() {
+            assert!(begin.elapsed() < LONG, "waited in vain until {what}");
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_start_that_is_given_up_leaves_nothing_that_runs() {
+        let bench = Bench::new(Patience {
+            word: Duration::from_secs(3),
+            coming: Duration::from_millis(300),
+        });
+        let (slow, log) = bench.slow();
+        let runtime = bench.runtime.clone();
+        let starting = tokio::spawn(async move { runtime.start(&slow).await });
+        until("it is on its way", || !bench.ids().is_empty()).await;
+        let id = bench.ids().remove(0);
+        // Its shim gets no further than to its first process.
+        pipe(&bench.runtime.shared.dir(&id).join(".started.new"));
+        let _log = read(log).await;
+        until("it runs", || runs(&id)).await;
+        let error = starting.await.unwrap().unwrap_err();
+        assert!(matches!(error, RuntimeError::StartFailed { .. }), "{error}");
+        assert!(!runs(&id));
+        assert_eq!(bench.ids(), []);
+    }
+}
