@@ -23,7 +23,7 @@ use belay_action::{ContainerId, Target};
 use belay_shim::instance::{self, Ending, Started};
 use belay_shim::{proc, spawn};
 use tokio::task::JoinSet;
-use tracing::{error, warn};
+use tracing::warn;
 
 use self::container::Container;
 use self::inflight::InFlight;
@@ -185,6 +185,9 @@ impl ProcessRuntime {
     }
 }
 
+/// A container and what could be read of it.
+type Loaded = (ContainerId, Result<Container, RuntimeError>);
+
 /// Where a container stands for good, or for now.
 enum Settled {
     Running(Started),
@@ -259,11 +262,20 @@ impl PodRuntime for ProcessRuntime {
         let found = blocking(move || shared.load_all()).await?;
         // All at once: one that has to be cleared up takes its time.
         let mut looking = JoinSet::new();
-        for container in found {
+        for (id, container) in found {
             let runtime = self.clone();
             looking.spawn(async move {
-                let id = container.id.clone();
-                (id, runtime.state_of(container).await)
+                let state = match container {
+                    Ok(container) => runtime.state_of(container).await,
+                    Err(error) => Err(error),
+                };
+                match state {
+                    Err(error @ RuntimeError::Damaged { .. }) => {
+                        let error = runtime.end_damaged(&id, error).await;
+                        (id, Err(error))
+                    }
+                    state => (id, state),
+                }
             });
         }
         let mut listed = Listed::default();
@@ -336,7 +348,7 @@ impl PodRuntime for ProcessRuntime {
 }
 
 impl Shared {
-    fn load_all(&self) -> Result<Vec<Container>, RuntimeError> {
+    fn load_all(&self) -> Result<Vec<Loaded>, RuntimeError> {
         let entries =
             fs::read_dir(&self.containers).map_err(RuntimeError::io("list", &self.containers))?;
         let mut found = Vec::new();
@@ -349,10 +361,8 @@ impl Shared {
             else {
                 continue;
             };
-            match Container::load(&self.containers, &id, &self.boot_id) {
-                Ok(container) => found.extend(container),
-                Err(error) => error!(container = %id, %error, "cannot read a container"),
-            }
+            let container = Container::load(&self.containers, &id, &self.boot_id);
+            found.extend(container.transpose().map(|container| (id, container)));
         }
         Ok(found)
     }

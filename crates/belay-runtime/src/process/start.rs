@@ -73,6 +73,15 @@ impl ProcessRuntime {
         })
     }
 
+    /// Ends a container of which nobody can tell for good: it must not live on unknown. Returns
+    /// `damage`, or why it may still live.
+    pub(super) async fn end_damaged(&self, id: &ContainerId, damage: RuntimeError) -> RuntimeError {
+        match self.discard(id).await {
+            Ok(()) => damage,
+            Err(error) => error,
+        }
+    }
+
     /// Ends whatever there is of a container and forgets it. Nothing but its ID needs to be known.
     ///
     /// When this fails, it is still there.
@@ -251,6 +260,21 @@ mod tests {
             assert!(begin.elapsed() < LONG, "waited in vain until {what}");
             sleep(Duration::from_millis(5)).await;
         }
+    }
+
+    #[tokio::test]
+    async fn one_whose_configuration_cannot_be_read_is_untold() {
+        let bench = Bench::new(Patience::default());
+        let config = bench.config("log");
+        let id = bench.runtime.start(&config).await.unwrap();
+        let file = bench.runtime.shared.dir(&id).join(CONFIG);
+        fs::rename(&file, file.with_extension("away")).unwrap();
+        fs::create_dir(&file).unwrap();
+        let listed = bench.runtime.list().await.unwrap();
+        assert_eq!((listed.states.len(), &listed.untold[0].0), (0, &id));
+        fs::remove_dir(&file).unwrap();
+        fs::rename(file.with_extension("away"), &file).unwrap();
+        bench.runtime.kill_tree(&id).await.unwrap();
     }
 
     #[tokio::test]
