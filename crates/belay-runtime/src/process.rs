@@ -349,6 +349,14 @@ impl PodRuntime for ProcessRuntime {
 
 impl Shared {
     fn load_all(&self) -> Result<Vec<Loaded>, RuntimeError> {
+        self.load_those(|_| true)
+    }
+
+    /// The containers whose ID is `wanted`, each as it can be read.
+    fn load_those(
+        &self,
+        wanted: impl Fn(&ContainerId) -> bool,
+    ) -> Result<Vec<Loaded>, RuntimeError> {
         let entries =
             fs::read_dir(&self.containers).map_err(RuntimeError::io("list", &self.containers))?;
         let mut found = Vec::new();
@@ -361,8 +369,10 @@ impl Shared {
             else {
                 continue;
             };
-            let container = Container::load(&self.containers, &id, &self.boot_id);
-            found.extend(container.transpose().map(|container| (id, container)));
+            if wanted(&id) {
+                let container = Container::load(&self.containers, &id, &self.boot_id);
+                found.extend(container.transpose().map(|container| (id, container)));
+            }
         }
         Ok(found)
     }

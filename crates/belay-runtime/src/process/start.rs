@@ -1,6 +1,11 @@
-//! Starting a container, and ending what a start that was given up has come to.
+//! Starting a container: once, whatever became of a start before, and ending what a start that was
+//! given up has come to.
+//!
+//! **Invariant:** as long as a container may run or may yet come up, no other of the same name is
+//! started in its pod.
 
 use std::fs;
+use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,28 +14,36 @@ use std::time::Duration;
 use belay_action::ContainerId;
 use belay_shim::instance::{self, Durable, StartError, StartFailure};
 use tokio::time::{Instant, sleep};
-use tracing::info;
+use tracing::{error, info};
 
 use super::container::{self, CONFIG, container_spec};
+use super::inflight::Start;
 use super::launch::{self, Created};
 use super::standing::Instance;
 use super::talk::Link;
 use super::{ProcessRuntime, Settled, Shared};
 use crate::blocking::blocking;
-use crate::{ContainerConfig, RuntimeError};
+use crate::{ContainerConfig, RuntimeError, identity};
 
 /// Between two tries to end a shim.
 const SHORT_PAUSE: Duration = Duration::from_millis(2);
 const LONG_PAUSE: Duration = Duration::from_secs(1);
 
 impl ProcessRuntime {
-    /// Starts a container.
+    /// Starts a container, unless one of that name runs in the pod or may yet do so.
     pub(super) async fn begin(
         &self,
         config: &ContainerConfig,
     ) -> Result<ContainerId, RuntimeError> {
+        let turn = self.shared.turn(config)?;
+        self.end_of_others(config).await?;
         let (shared, config) = (Arc::clone(&self.shared), config.clone());
-        let (id, dir, stream) = blocking(move || shared.launch_container(&config)).await?;
+        let (id, dir, stream) = blocking(move || {
+            // Also when the caller is gone: until the directory is there, nothing else tells of it.
+            let _turn = turn;
+            shared.launch_container(&config)
+        })
+        .await?;
         let said = match Link::from_std(stream) {
             Ok(mut link) => link.first(self.shared.patience.word).await,
             // It is on its way all the same.
@@ -73,6 +86,50 @@ impl ProcessRuntime {
         })
     }
 
+    /// Makes sure that no other container of this name runs in the pod or may yet come up: one that
+    /// was slow to start may be known to nobody, because its agent has died or has given it up.
+    async fn end_of_others(&self, config: &ContainerConfig) -> Result<(), RuntimeError> {
+        let (shared, pod) = (Arc::clone(&self.shared), config.pod_uid.clone());
+        let found = blocking(move || shared.load_those(|id| shared.mentions(id, &pod))).await?;
+        for (id, container) in found {
+            let settled = match container {
+                Ok(other) if other.config.pod_uid != config.pod_uid => continue,
+                Ok(other) if other.config.name != config.name => continue,
+                Ok(other) => self.settle(&other).await,
+                Err(error) => Err(error),
+            };
+            match settled {
+                Ok(Settled::Running(first)) => {
+                    let lives = identity::handle(&first, &self.shared.boot_id);
+                    // The end of one that does not live may not be on disk yet.
+                    if lives.map_err(RuntimeError::blind())?.is_some() {
+                        return Err(RuntimeError::StillRunning { id });
+                    }
+                }
+                Ok(Settled::Ended(_)) | Err(RuntimeError::NotFound { .. }) => {}
+                // Whoever it belongs to.
+                Err(error @ RuntimeError::Damaged { .. }) => {
+                    let error = self.end_damaged(&id, error).await;
+                    if error.is_transient() {
+                        return Err(error);
+                    }
+                    error!(container = %id, %error, "what ran of it was killed");
+                }
+                Err(error) if self.may_run(&id) => return Err(error),
+                Err(error) => error!(container = %id, %error, "cannot read a container"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a container has a shim, as far as can be seen.
+    fn may_run(&self, id: &ContainerId) -> bool {
+        match instance::is_abandoned(&self.shared.dir(id)) {
+            Ok(abandoned) => !abandoned,
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+        }
+    }
+
     /// Ends a container of which nobody can tell for good: it must not live on unknown. Returns
     /// `damage`, or why it may still live.
     pub(super) async fn end_damaged(&self, id: &ContainerId, damage: RuntimeError) -> RuntimeError {
@@ -107,6 +164,25 @@ impl ProcessRuntime {
 impl Shared {
     fn dir(&self, id: &ContainerId) -> PathBuf {
         self.containers.join(id.as_str())
+    }
+
+    /// The right to start a container of this name in its pod, which one has at a time.
+    fn turn(&self, config: &ContainerConfig) -> Result<Start, RuntimeError> {
+        // No such directory is ever made.
+        let name = format!(".turn/{}/{}", config.pod_uid, config.name);
+        let turn = self.starts.begin(self.containers.join(name));
+        turn.ok_or_else(|| {
+            let busy = io::ErrorKind::ResourceBusy.into();
+            RuntimeError::io("start a second container at a time in", &self.containers)(busy)
+        })
+    }
+
+    /// Whether a container's configuration may be of this pod. Cheaper than reading all of it.
+    fn mentions(&self, id: &ContainerId, pod: &str) -> bool {
+        match fs::read_to_string(self.dir(id).join(CONFIG)) {
+            Ok(config) => config.contains(pod),
+            Err(_) => true,
+        }
     }
 
     fn launch_container(
@@ -173,8 +249,8 @@ mod tests {
     use rustix::fs::{CWD, FileType, Mode};
 
     use super::*;
-    use crate::PodRuntime as _;
     use crate::process::Patience;
+    use crate::{Containers as _, PodRuntime as _};
 
     const LONG: Duration = Duration::from_secs(60);
 
@@ -263,7 +339,51 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_whose_configuration_cannot_be_read_is_untold() {
+    async fn a_start_that_takes_long_is_not_overtaken_by_another() {
+        let bench = Bench::new(Patience {
+            coming: Duration::from_millis(300),
+            ..Patience::default()
+        });
+        let (slow, log) = bench.slow();
+        let launched = bench.runtime.shared.launch_container(&slow).unwrap();
+        let id = launched.0.clone();
+        // Its agent dies, and the next one knows nothing of it.
+        drop(launched);
+        let listed = bench.runtime.list().await.unwrap();
+        assert_eq!((listed.states.len(), &listed.untold[0].0), (0, &id));
+        let again = bench.config("again");
+        let error = bench.runtime.start(&again).await.unwrap_err();
+        assert!(matches!(error, RuntimeError::Silent { .. }), "{error}");
+        assert_eq!(bench.ids(), [id.clone()]);
+
+        let other = ContainerConfig {
+            name: "other".into(),
+            ..again.clone()
+        };
+        let other = bench.runtime.start(&other).await.unwrap();
+        let _log = read(log).await;
+        until("it runs", || runs(&id)).await;
+        let waiting = async {
+            while !matches!(bench.runtime.is_running(&id).await, Ok(true)) {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(LONG, waiting).await.unwrap();
+        match bench.runtime.start(&again).await {
+            Err(RuntimeError::StillRunning { id: running }) => assert_eq!(running, id),
+            started => panic!("{started:?}"),
+        }
+        // One that has ended is not in the way.
+        for id in [&id, &other] {
+            bench.runtime.kill_tree(id).await.unwrap();
+            bench.runtime.wait(id).await.unwrap();
+        }
+        let next = bench.runtime.start(&again).await.unwrap();
+        bench.runtime.kill_tree(&next).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn one_whose_configuration_cannot_be_read_is_untold_and_may_be_the_one_to_be_started() {
         let bench = Bench::new(Patience::default());
         let config = bench.config("log");
         let id = bench.runtime.start(&config).await.unwrap();
@@ -272,6 +392,8 @@ mod tests {
         fs::create_dir(&file).unwrap();
         let listed = bench.runtime.list().await.unwrap();
         assert_eq!((listed.states.len(), &listed.untold[0].0), (0, &id));
+        let error = bench.runtime.start(&config).await.unwrap_err();
+        assert!(error.is_transient(), "{error}");
         fs::remove_dir(&file).unwrap();
         fs::rename(file.with_extension("away"), &file).unwrap();
         bench.runtime.kill_tree(&id).await.unwrap();
