@@ -108,7 +108,8 @@ impl Sessions for CriRuntime {
             }
             Err(error) => {
                 // Whatever became of it, nothing of it may stay.
-                let refusal = refusal_of(&error);
+                let program = request.command.first().map_or("", String::as_str);
+                let refusal = refusal::of_exec(&error, &place.name, &place.session, program).await;
                 let unclear = refusal == Refusal::Unclear;
                 tokio::spawn(async move {
                     if unclear {
@@ -126,13 +127,6 @@ impl Sessions for CriRuntime {
                 })
             }
         }
-    }
-}
-
-fn refusal_of(error: &CallError) -> Refusal {
-    match error {
-        CallError::Answer(status) => refusal::read(status),
-        CallError::Away { .. } | CallError::Silent { .. } => Refusal::Unclear,
     }
 }
 
