@@ -40,6 +40,7 @@ use crate::{
 
 /// What Kubernetes shows for a container of which nobody knows how it ended.
 const UNKNOWN_CODE: i32 = 137;
+
 /// How long shims are waited for.
 #[derive(Debug, Clone, Copy)]
 struct Patience {

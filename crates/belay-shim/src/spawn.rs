@@ -429,8 +429,8 @@ mod tests {
         let null = || File::options().write(true).open("/dev/null").unwrap();
         let ends = Ends {
             stdin: None,
-            stdout: null().into(),
-            stderr: null().into(),
+            stdout: null(),
+            stderr: null(),
             terminal: false,
         };
         let rule = Membership {

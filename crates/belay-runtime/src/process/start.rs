@@ -354,7 +354,7 @@ mod tests {
         let again = bench.config("again");
         let error = bench.runtime.start(&again).await.unwrap_err();
         assert!(matches!(error, RuntimeError::Silent { .. }), "{error}");
-        assert_eq!(bench.ids(), [id.clone()]);
+        assert_eq!(bench.ids(), std::slice::from_ref(&id));
 
         let other = ContainerConfig {
             name: "other".into(),
