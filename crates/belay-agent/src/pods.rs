@@ -99,6 +99,14 @@ impl Found {
     }
 }
 
+/// What the runtime has from before.
+#[derive(Debug, Default)]
+struct Before {
+    pods: HashMap<String, Found>,
+    /// There are containers of which it cannot tell, nor whose they are.
+    untold: bool,
+}
+
 /// Runs the node's pods until `shutdown`.
 pub(crate) async fn run(context: Arc<Host>, shutdown: CancellationToken) {
     let mut listing = std::pin::pin!(list(&context));
@@ -120,7 +128,7 @@ pub(crate) async fn run(context: Arc<Host>, shutdown: CancellationToken) {
         tasks: JoinSet::new(),
         interim,
         again: FuturesUnordered::new(),
-        adopted: HashMap::new(),
+        adopted: Before::default(),
         listing: HashSet::new(),
         listed: false,
         shutdown: shutdown.clone(),
@@ -134,7 +142,7 @@ pub(crate) async fn run(context: Arc<Host>, shutdown: CancellationToken) {
 
 /// What the runtime has from before, by pod. Asked until it answers, and, for a while, until it tells
 /// of every container: one that is left out here is one that nobody knows.
-async fn list(context: &Host) -> HashMap<String, Found> {
+async fn list(context: &Host) -> Before {
     let mut untold_since = None;
     loop {
         let listed = async {
@@ -161,7 +169,10 @@ async fn list(context: &Host) -> HashMap<String, Found> {
                 for (uid, sandboxes) in by_pod(sandboxes) {
                     adopted.entry(uid).or_default().sandboxes = sandboxes;
                 }
-                return adopted;
+                return Before {
+                    pods: adopted,
+                    untold: !untold.is_empty(),
+                };
             }
             Err(error) => {
                 warn!(%error, "the runtime cannot tell what it runs; asking again");
@@ -229,7 +240,7 @@ struct Pods {
     /// What the runtime has of pods whose worker failed: another takes its seat.
     again: FuturesUnordered<BoxFuture<'static, (String, Found)>>,
     /// What is there from before of pods that have not been seen yet.
-    adopted: HashMap<String, Found>,
+    adopted: Before,
     /// Pods seen in the list that is being read.
     listing: HashSet<String>,
     /// Whether a complete list has been read.
@@ -312,7 +323,7 @@ impl Pods {
 
     /// A pod has a worker from now on.
     async fn spawn(&mut self, uid: &str, desired: Desired) {
-        let found = self.adopted.remove(uid).unwrap_or_default();
+        let found = self.adopted.pods.remove(uid).unwrap_or_default();
         let seat = Seat {
             desired: watch::Sender::new(desired),
             seen: watch::Sender::new(Vec::new()),
@@ -353,7 +364,14 @@ impl Pods {
 
     /// Removes what is on disk of pods that are gone: an agent that is killed between the last word
     /// to the runtime and the last to the disk leaves it. A pod that has a worker is the worker's.
+    ///
+    /// A container of which the runtime cannot tell may be of any of them, and may come up yet: then
+    /// all is left to the next agent.
     async fn remove_orphans(&mut self) {
+        if self.adopted.untold {
+            info!("the runtime did not tell of all containers; what is left of pods stays for now");
+            return;
+        }
         // The runtime has nothing of these.
         for (_, interim) in std::mem::take(&mut self.interim) {
             if let Some(begun) = interim.end().await {
@@ -386,6 +404,7 @@ impl Pods {
     async fn end_orphans(&mut self) {
         let orphans: Vec<(String, Pod)> = self
             .adopted
+            .pods
             .iter()
             .filter_map(|(uid, found)| Some((uid.clone(), found.pod()?)))
             .collect();
@@ -417,7 +436,7 @@ impl Pods {
                         sandboxes,
                         ..Found::default()
                     };
-                    self.adopted.insert(uid, found);
+                    self.adopted.pods.insert(uid, found);
                 }
                 None => {}
             }
@@ -458,9 +477,45 @@ impl Pods {
         let context = Arc::clone(&self.context);
         let found = async move {
             tokio::time::sleep(AGAIN).await;
-            let found = list(&context).await.remove(&uid).unwrap_or_default();
+            let found = list(&context).await.pods.remove(&uid).unwrap_or_default();
             (uid, found)
         };
         self.again.push(found.boxed());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::pods::terminate::tests::{Stage, Stubborn};
+
+    #[tokio::test]
+    async fn nothing_is_removed_of_pods_that_may_have_a_container_of_which_nobody_can_tell() {
+        let stage = Stage::new(Stubborn::default(), &json!([{"name": "web"}]));
+        let orphan = volumes::dir(&stage.host.data_dir, "gone");
+        std::fs::create_dir_all(&orphan).unwrap();
+        let pods = |untold| Pods {
+            context: Arc::clone(&stage.host),
+            workers: HashMap::new(),
+            tasks: JoinSet::new(),
+            interim: HashMap::new(),
+            again: FuturesUnordered::new(),
+            adopted: Before {
+                pods: HashMap::new(),
+                untold,
+            },
+            listing: HashSet::new(),
+            listed: true,
+            shutdown: CancellationToken::new(),
+        };
+        pods(true).remove_orphans().await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert!(orphan.exists());
+        pods(false).remove_orphans().await;
+        while orphan.exists() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 }

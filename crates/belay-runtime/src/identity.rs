@@ -159,7 +159,7 @@ mod tests {
         let all = rustix::process::getrlimit(rustix::process::Resource::Nofile);
         let none = rustix::process::Rlimit {
             current: Some(0),
-            ..all.clone()
+            ..all
         };
         rustix::process::setrlimit(rustix::process::Resource::Nofile, none).unwrap();
         let told = [

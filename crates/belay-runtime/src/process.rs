@@ -6,6 +6,7 @@ mod launch;
 mod mounts;
 mod session;
 mod standing;
+mod start;
 mod talk;
 mod target;
 
@@ -19,16 +20,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use belay_action::{ContainerId, Target};
-use belay_shim::instance::{self, Durable, Ending, StartError, StartFailure, Started};
-use belay_shim::proc;
+use belay_shim::instance::{self, Ending, Started};
+use belay_shim::{proc, spawn};
 use tokio::task::JoinSet;
-use tracing::{error, info, warn};
+use tracing::warn;
 
-use self::container::{CONFIG, Container, container_spec};
+use self::container::Container;
 use self::inflight::InFlight;
-use self::launch::Created;
-use self::standing::{Instance, Standing};
-use self::talk::{Link, Talk, Told};
+use self::standing::Standing;
+use self::talk::{SILENCE, Talk, Told};
 use self::target::ProcessTarget;
 use crate::binary;
 use crate::blocking::blocking;
@@ -40,8 +40,24 @@ use crate::{
 
 /// What Kubernetes shows for a container of which nobody knows how it ended.
 const UNKNOWN_CODE: i32 = 137;
-/// How long a container may be on its way up before that is an error.
-const COMING: Duration = Duration::from_secs(20);
+
+/// How long shims are waited for.
+#[derive(Debug, Clone, Copy)]
+struct Patience {
+    /// For the first word of one that was just started.
+    word: Duration,
+    /// For one that is on its way up, or about to go.
+    coming: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Patience {
+            word: spawn::PATIENCE + SILENCE,
+            coming: Duration::from_secs(20),
+        }
+    }
+}
 
 /// Runs containers as plain processes, each under a shim of its own.
 #[derive(Debug, Clone)]
@@ -56,6 +72,7 @@ struct Shared {
     program: PathBuf,
     boot_id: String,
     starts: InFlight,
+    patience: Patience,
 }
 
 /// The service of systemd that a process with these control groups is in.
@@ -102,6 +119,7 @@ impl ProcessRuntime {
                 program,
                 boot_id,
                 starts: InFlight::default(),
+                patience: Patience::default(),
             }),
         })
     }
@@ -136,7 +154,7 @@ impl ProcessRuntime {
                 }
                 Some(Standing::Coming) => {}
             }
-            if begin.elapsed() > COMING {
+            if begin.elapsed() > self.shared.patience.coming {
                 return Err(RuntimeError::Silent {
                     dir: container.instance.dir.clone(),
                 });
@@ -167,6 +185,9 @@ impl ProcessRuntime {
         })
     }
 }
+
+/// A container and what could be read of it.
+type Loaded = (ContainerId, Result<Container, RuntimeError>);
 
 /// Where a container stands for good, or for now.
 enum Settled {
@@ -234,37 +255,7 @@ impl PodRuntime for ProcessRuntime {
     }
 
     async fn start(&self, config: &ContainerConfig) -> Result<ContainerId, RuntimeError> {
-        let (shared, config) = (Arc::clone(&self.shared), config.clone());
-        let (id, dir, stream) = blocking(move || shared.launch_container(&config)).await?;
-        let mut link =
-            Link::from_std(stream).map_err(RuntimeError::io("talk to a shim in", &dir))?;
-        let said = link.first().await;
-        let instance = Instance::new(dir);
-        match said.map(|record| StartError::from_record(&record)) {
-            Some(Err(_)) => {
-                info!(container = %id, "container started");
-                Ok(id)
-            }
-            Some(Ok(error)) => {
-                blocking(move || instance.remove()).await?;
-                Err(start_failed(error))
-            }
-            None => {
-                // Killed or stuck on its way up. Whatever it got to is not a container, and without its
-                // directory it gets no further.
-                let container = self.load(&id)?;
-                let message =
-                    "the shim was killed, or got stuck, while it started the container".to_owned();
-                if let Ok(Settled::Running(_)) = self.settle(&container).await {
-                    return Ok(id);
-                }
-                blocking(move || instance.remove()).await?;
-                Err(RuntimeError::StartFailed {
-                    reason: StartFailure::System.name(),
-                    message,
-                })
-            }
-        }
+        self.begin(config).await
     }
 
     async fn list(&self) -> Result<Listed, RuntimeError> {
@@ -272,11 +263,20 @@ impl PodRuntime for ProcessRuntime {
         let found = blocking(move || shared.load_all()).await?;
         // All at once: one that has to be cleared up takes its time.
         let mut looking = JoinSet::new();
-        for container in found {
+        for (id, container) in found {
             let runtime = self.clone();
             looking.spawn(async move {
-                let id = container.id.clone();
-                (id, runtime.state_of(container).await)
+                let state = match container {
+                    Ok(container) => runtime.state_of(container).await,
+                    Err(error) => Err(error),
+                };
+                match state {
+                    Err(error @ RuntimeError::Damaged { .. }) => {
+                        let error = runtime.end_damaged(&id, error).await;
+                        (id, Err(error))
+                    }
+                    state => (id, state),
+                }
             });
         }
         let mut listed = Listed::default();
@@ -349,52 +349,15 @@ impl PodRuntime for ProcessRuntime {
 }
 
 impl Shared {
-    fn launch_container(
-        &self,
-        config: &ContainerConfig,
-    ) -> Result<(ContainerId, PathBuf, std::os::unix::net::UnixStream), RuntimeError> {
-        let name = uuid::Uuid::new_v4().simple().to_string();
-        let dir = self.containers.join(&name);
-        let id = ContainerId::new(name).map_err(|error| RuntimeError::Damaged {
-            path: dir.clone(),
-            source: error.into(),
-        })?;
-        let spec = container_spec(config, &id, &self.boot_id)?;
-        if let Some(logs) = config.log_path.parent() {
-            fs::create_dir_all(logs).map_err(RuntimeError::io("create", logs))?;
-        }
-        let bytes = spec
-            .to_record()
-            .encode()
-            .map_err(|error| RuntimeError::StartFailed {
-                reason: "InvalidConfig",
-                message: error.to_string(),
-            })?;
-        let json = serde_json::to_vec(config).map_err(|error| RuntimeError::StartFailed {
-            reason: "InvalidConfig",
-            message: error.to_string(),
-        })?;
-        let created = launch::create(&dir, &bytes, &[(CONFIG, &json)], Durable::Yes)
-            .map_err(RuntimeError::io("create", &dir))?;
-        let Created::Locked(lock) = created else {
-            return Err(RuntimeError::io("create", &dir)(
-                std::io::ErrorKind::AlreadyExists.into(),
-            ));
-        };
-        let execs = dir.join(instance::EXECS);
-        let launched =
-            fs::create_dir(&execs).and_then(|()| launch::launch(&self.program, &dir, &spec, &lock));
-        match launched {
-            Ok(stream) => Ok((id, dir, stream)),
-            Err(error) => {
-                let failed = RuntimeError::io("start a shim in", &dir)(error);
-                Instance::new(dir).remove()?;
-                Err(failed)
-            }
-        }
+    fn load_all(&self) -> Result<Vec<Loaded>, RuntimeError> {
+        self.load_those(|_| true)
     }
 
-    fn load_all(&self) -> Result<Vec<Container>, RuntimeError> {
+    /// The containers whose ID is `wanted`, each as it can be read.
+    fn load_those(
+        &self,
+        wanted: impl Fn(&ContainerId) -> bool,
+    ) -> Result<Vec<Loaded>, RuntimeError> {
         let entries =
             fs::read_dir(&self.containers).map_err(RuntimeError::io("list", &self.containers))?;
         let mut found = Vec::new();
@@ -407,9 +370,9 @@ impl Shared {
             else {
                 continue;
             };
-            match Container::load(&self.containers, &id, &self.boot_id) {
-                Ok(container) => found.extend(container),
-                Err(error) => error!(container = %id, %error, "cannot read a container"),
+            if wanted(&id) {
+                let container = Container::load(&self.containers, &id, &self.boot_id);
+                found.extend(container.transpose().map(|container| (id, container)));
             }
         }
         Ok(found)
@@ -428,13 +391,6 @@ fn sweep(containers: &Path) {
     hidden(containers);
     for entry in fs::read_dir(containers).into_iter().flatten().flatten() {
         hidden(&entry.path().join(instance::EXECS));
-    }
-}
-
-fn start_failed(error: StartError) -> RuntimeError {
-    RuntimeError::StartFailed {
-        reason: error.failure.name(),
-        message: error.message,
     }
 }
 

@@ -470,6 +470,9 @@ async fn spoilt_files_are_errors_and_do_not_hide_other_containers() {
             listed.iter().map(|state| &state.id).collect::<Vec<_>>(),
             [&good]
         );
+        // Of one that nobody can tell of nothing goes on.
+        assert!(marked(CONTAINER_MARK, bad.as_str()).is_empty(), "{file}");
+        assert!(!exists(&bench.container_dir(&bad)), "{file}");
         drop(target);
     }
     let (id, target) = bench.sleeper().await;

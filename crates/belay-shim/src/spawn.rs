@@ -64,8 +64,25 @@ impl Step {
 
 /// Starts the first process on its ends of the streams. Returns when it has been exec'ed.
 ///
-/// `joined` are the mounts that it is to see instead of the host's.
-pub(crate) fn start(spec: &Spec, ends: &Ends, joined: Option<&File>) -> Result<Pid, StartError> {
+/// `joined` are the mounts that it is to see instead of the host's; `end` kills all that has come of
+/// a start.
+pub(crate) fn start(
+    spec: &Spec,
+    ends: &Ends,
+    joined: Option<&File>,
+    end: &dyn Fn(),
+) -> Result<Pid, StartError> {
+    start_if(&|report| comes(report, PATIENCE), spec, ends, joined, end)
+}
+
+/// Starts it, unless `comes` says that nothing comes of it.
+fn start_if(
+    comes: &dyn Fn(&PipeReader) -> bool,
+    spec: &Spec,
+    ends: &Ends,
+    joined: Option<&File>,
+    end: &dyn Fn(),
+) -> Result<Pid, StartError> {
     let system = |error: io::Error| {
         failed(
             StartFailure::System,
@@ -83,10 +100,12 @@ pub(crate) fn start(spec: &Spec, ends: &Ends, joined: Option<&File>) -> Result<P
         }
         Fork::Parent { child } => {
             drop(reporter);
-            if !comes(&report, PATIENCE) {
+            if !comes(&report) {
                 // Where that fails it dies with us.
                 let _ = sys::pidfd_open(child)
                     .and_then(|child| sys::pidfd_send_signal(child.as_fd(), libc::SIGKILL));
+                // It may have begun just now.
+                end();
                 return Err(late(spec));
             }
             listen(&mut report).map_or(Ok(child), |(step, error)| Err(explain(spec, step, &error)))
@@ -339,6 +358,8 @@ pub(crate) fn failed(failure: StartFailure, message: String) -> StartError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kill;
+    use crate::proc::{self, CONTAINER_MARK, Membership};
 
     fn found(command: &str, path: &str) -> Vec<OsString> {
         candidates(OsStr::new(command), OsStr::new(path))
@@ -382,14 +403,13 @@ mod tests {
         assert!(comes(&report, PATIENCE));
     }
 
-    #[test]
-    fn the_workloads_own_path_is_used() {
-        let spec = Spec {
+    fn spec(args: &[&str], env: &[&str]) -> Spec {
+        Spec {
             kind: crate::spec::Kind::Container { log: "/l".into() },
             container: String::new(),
             boot_id: String::new(),
-            args: vec!["x".into()],
-            env: vec!["XPATH=/no".into(), "PATH=/yes".into()],
+            args: args.iter().map(Into::into).collect(),
+            env: env.iter().map(Into::into).collect(),
             working_dir: None,
             user: None,
             group: None,
@@ -397,7 +417,51 @@ mod tests {
             no_new_privileges: false,
             mounts: Vec::new(),
             joins_mounts: false,
+        }
+    }
+
+    #[test]
+    fn one_that_begins_just_when_it_is_given_up_dies_with_all_it_has_started() {
+        let id = format!("late-{}", std::process::id());
+        let mark = format!("{CONTAINER_MARK}={id}");
+        let script = "setsid sleep 1000 & sleep 1000";
+        let spec = spec(&["/bin/sh", "-c", script], &["PATH=/usr/bin:/bin", &mark]);
+        let null = || File::options().write(true).open("/dev/null").unwrap();
+        let ends = Ends {
+            stdin: None,
+            stdout: null(),
+            stderr: null(),
+            terminal: false,
         };
+        let rule = Membership {
+            marks: vec![(CONTAINER_MARK, id)],
+            ..Membership::default()
+        };
+        let living = || {
+            let all = proc::snapshot().unwrap();
+            let members = proc::members(&all, &rule, &mut proc::environment).unwrap();
+            let living = all.iter().filter(|process| !process.is_dead());
+            living
+                .filter(|process| members.contains(&process.pid))
+                .count()
+        };
+        let given_up = |_: &PipeReader| {
+            while living() < 3 {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            false
+        };
+        let end = || {
+            kill::kill_members(&rule, kill::PATIENCE, &mut || ()).unwrap();
+        };
+        let error = start_if(&given_up, &spec, &ends, None, &end).unwrap_err();
+        assert_eq!(error.failure, StartFailure::System);
+        assert_eq!(living(), 0);
+    }
+
+    #[test]
+    fn the_workloads_own_path_is_used() {
+        let spec = spec(&["x"], &["XPATH=/no", "PATH=/yes"]);
         assert_eq!(search_path(&spec), "/yes");
         let error = io::Error::from_raw_os_error(libc::ENOENT);
         let error = explain(&spec, Step::Exec, &error);

@@ -190,7 +190,12 @@ fn begin() -> Result<Begun, StartError> {
     };
     instance::write(here, instance::STARTING, b"", Durable::No)
         .map_err(system("cannot mark the start"))?;
-    let pid = spawn::start(&spec, &ends, joined.as_ref())?;
+    let end = || {
+        let _ = kill::kill_members(&membership(&spec, 0), kill::PATIENCE, &mut || {
+            while let Reaped::Ended(..) = sys::reap() {}
+        });
+    };
+    let pid = spawn::start(&spec, &ends, joined.as_ref(), &end)?;
     drop((ends, pass, joined));
     let deadline = match &spec.kind {
         Kind::Container { .. } | Kind::Session { .. } => None,
@@ -222,10 +227,7 @@ fn begin() -> Result<Begun, StartError> {
         }),
         Err(error) => {
             // What cannot be recorded must not run.
-            let rule = membership(&spec, 0);
-            let _ = kill::kill_members(&rule, kill::PATIENCE, &mut || {
-                while let Reaped::Ended(..) = sys::reap() {}
-            });
+            end();
             Err(system(
                 "started, and killed because it could not be recorded",
             )(error))
@@ -272,6 +274,9 @@ fn membership(spec: &Spec, not_before: u64) -> Membership {
     }
 }
 
+/// [`kill::kill_members`], or what a test has in its place.
+type Kill = fn(&Membership, Duration, &mut dyn FnMut()) -> io::Result<Vec<String>>;
+
 struct Supervisor {
     spec: Spec,
     role: Role,
@@ -283,6 +288,7 @@ struct Supervisor {
     signals: OwnedFd,
     timer: Option<OwnedFd>,
     members: Membership,
+    kill: Kill,
     events: VecDeque<Event>,
     first_ended: Option<Wall>,
     survivors: Vec<String>,
@@ -316,6 +322,7 @@ impl Supervisor {
             signals,
             timer,
             members,
+            kill: kill::kill_members,
             events: VecDeque::new(),
             first_ended: None,
             survivors: Vec::new(),
@@ -349,11 +356,7 @@ impl Supervisor {
                 self.events.push_front(Event::AgentGone);
             }
             while let Some(event) = self.events.pop_front() {
-                let (phase, effects) = phase::step(self.role, self.phase, event);
-                self.phase = phase;
-                for effect in effects {
-                    self.carry_out(effect);
-                }
+                self.act(event);
             }
             if self.unsaved {
                 self.save();
@@ -363,6 +366,28 @@ impl Supervisor {
         self.control.accept();
         if let Some(end) = &self.end {
             self.control.tell_all(end);
+        }
+    }
+
+    /// Takes the next step.
+    fn act(&mut self, event: Event) {
+        let before = self.phase;
+        let (phase, effects) = phase::step(self.role, before, event);
+        self.phase = phase;
+        for effect in effects {
+            let Err(error) = self.carry_out(effect) else {
+                continue;
+            };
+            if event == Event::KillAsked && self.first_ended.is_none() {
+                // Nobody may have been killed: as if it had not been asked for. Whoever has asked
+                // asks again.
+                self.phase = before;
+                let answer = Record::new(control::ERROR).with("message", error.to_string());
+                self.control.tell_killers(&answer);
+                return;
+            }
+            // Nobody stands behind a shim who would try again.
+            self.survivors = vec![format!("unknown: the processes cannot be seen: {error}")];
         }
     }
 
@@ -400,7 +425,8 @@ impl Supervisor {
         }
     }
 
-    fn carry_out(&mut self, effect: Effect) {
+    /// Does something. An error says that nobody could be looked at in order to be killed.
+    fn carry_out(&mut self, effect: Effect) -> io::Result<()> {
         match effect {
             Effect::Announce => self.control.tell_all(&Record::new(control::ENDED)),
             Effect::CloseGate => {
@@ -409,15 +435,13 @@ impl Supervisor {
             }
             Effect::KillAll => {
                 let members = self.members.clone();
-                let killed = kill::kill_members(&members, kill::PATIENCE, &mut || self.reap());
-                // Nobody stands behind a shim who would try again.
-                self.survivors = killed.unwrap_or_else(|error| {
-                    vec![format!("unknown: the processes cannot be seen: {error}")]
-                });
+                let kill = self.kill;
+                self.survivors = kill(&members, kill::PATIENCE, &mut || self.reap())?;
             }
             Effect::Finish(ending) => self.finish(ending),
             Effect::AnswerKill => self.answer_kill(),
         }
+        Ok(())
     }
 
     fn finish(&mut self, ending: Ending) {
@@ -466,3 +490,6 @@ impl Supervisor {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

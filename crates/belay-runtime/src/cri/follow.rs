@@ -124,7 +124,7 @@ impl Exec {
         }
         let pid = match shared.client.start(&self.name).await {
             Ok(pid) => pid,
-            Err(error) => return self.refused(error).await,
+            Err(error) => return self.refused(error, &request.command).await,
         };
         let deadline = Boot::now().after(request.timeout);
         let started = self.started(pid, Wall::now(), deadline).await;
@@ -155,12 +155,9 @@ impl Exec {
     }
 
     /// What it means that containerd did not start it.
-    async fn refused(&self, error: CallError) -> Result<Begun, TargetError> {
-        let refusal = match &error {
-            CallError::Answer(status) => refusal::read(status),
-            CallError::Away { .. } | CallError::Silent { .. } => Refusal::Unclear,
-        };
-        match refusal {
+    async fn refused(&self, error: CallError, command: &[String]) -> Result<Begun, TargetError> {
+        let program = command.first().map_or("", String::as_str);
+        match refusal::of_exec(&error, &self.name, &self.attempt, program).await {
             Refusal::NotRunning => {
                 self.erase().await;
                 Err(self.not_running())

@@ -27,6 +27,22 @@ pub(crate) fn kill_all(
     attempt: &str,
     leader: Option<&Started>,
 ) -> Result<Vec<String>, RuntimeError> {
+    Ok(kill_found(container, attempt, leader)?.survivors)
+}
+
+/// What a hunt came to.
+pub(crate) struct Bag {
+    /// There was somebody to be killed.
+    pub(crate) any: bool,
+    pub(crate) survivors: Vec<String>,
+}
+
+/// As [`kill_all`]; tells as well whether anybody was found.
+pub(crate) fn kill_found(
+    container: &str,
+    attempt: &str,
+    leader: Option<&Started>,
+) -> Result<Bag, RuntimeError> {
     let rule = Membership {
         marks: vec![
             (CONTAINER_MARK, container.to_owned()),
@@ -36,9 +52,11 @@ pub(crate) fn kill_all(
         ..Membership::default()
     };
     let mut hunt = Hunt::new(leader.map(|leader| (leader.pid, leader.start_time)));
+    let mut any = false;
     let mut look = |all: &[Process]| {
         let marked = proc::members(all, &rule, &mut proc::environment)?;
         let members = hunt.round(all, &marked);
+        any |= !members.is_empty();
         Ok(Prey {
             groups: hunt.groups(all),
             members,
@@ -46,7 +64,9 @@ pub(crate) fn kill_all(
             complete: false,
         })
     };
-    kill::kill_prey(&mut look, kill::PATIENCE, &mut || ()).map_err(RuntimeError::blind())
+    let killed = kill::kill_prey(&mut look, kill::PATIENCE, &mut || ());
+    let survivors = killed.map_err(RuntimeError::blind())?;
+    Ok(Bag { any, survivors })
 }
 
 /// What was found so far.
@@ -151,6 +171,22 @@ mod tests {
         let members = hunt.round(&all, &HashSet::from([24]));
         assert_eq!(sorted(members), [20, 21, 22, 23, 24, 25]);
         assert_eq!(sorted(hunt.groups(&all)), [20, 21, 24]);
+    }
+
+    #[test]
+    fn whether_anybody_was_found_is_told() {
+        let attempt = format!("hunted-{}", std::process::id());
+        let hunt = || kill_found("c1", &attempt, None).unwrap();
+        assert!(!hunt().any);
+        let mut prey = std::process::Command::new("sleep")
+            .arg("1000")
+            .env(CONTAINER_MARK, "c1")
+            .env(ATTEMPT_MARK, &attempt)
+            .spawn()
+            .unwrap();
+        assert!(hunt().any);
+        assert!(!prey.wait().unwrap().success());
+        assert!(!hunt().any);
     }
 
     #[test]

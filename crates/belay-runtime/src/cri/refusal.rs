@@ -1,6 +1,16 @@
 //! What it means when containerd refuses to start an exec or a container.
+//!
+//! What containerd tells of an exec is the last complaint in a log that all execs of the container
+//! share. If the low-level runtime died without a word, that is another's. So nothing is believed
+//! before somebody has looked.
 
+use belay_action::AttemptId;
 use tonic::{Code, Status};
+use tracing::warn;
+
+use super::client::{CallError, ExecName};
+use super::hunt;
+use crate::blocking::blocking;
 
 /// Nothing of the command has run, whichever it is but the last.
 #[derive(Debug, PartialEq, Eq)]
@@ -15,8 +25,31 @@ pub(crate) enum Refusal {
     Unclear,
 }
 
-/// Reads the answer to a start.
-pub(crate) fn read(status: &Status) -> Refusal {
+/// What became of the start of `program`. Whatever runs of one that is refused is killed.
+pub(crate) async fn of_exec(
+    error: &CallError,
+    name: &ExecName,
+    attempt: &AttemptId,
+    program: &str,
+) -> Refusal {
+    let refusal = match error {
+        CallError::Answer(status) => read(status, program),
+        CallError::Away { .. } | CallError::Silent { .. } => Refusal::Unclear,
+    };
+    let Refusal::Command { message } = refusal else {
+        return refusal;
+    };
+    let (container, of) = (name.container.clone(), attempt.to_string());
+    match blocking(move || hunt::kill_found(&container, &of, None)).await {
+        Ok(bag) if !bag.any => return Refusal::Command { message },
+        Ok(bag) => warn!(%attempt, message, survivors = ?bag.survivors, "refused, and it ran"),
+        Err(error) => warn!(%attempt, message, %error, "refused, and it may run"),
+    }
+    Refusal::Unclear
+}
+
+/// Reads the answer to the start of `program`.
+fn read(status: &Status, program: &str) -> Refusal {
     let message = status.message();
     let stopped = ["stopped container", "that has stopped", "not running"];
     if status.code() == Code::NotFound || stopped.iter().any(|words| message.contains(words)) {
@@ -36,6 +69,9 @@ pub(crate) fn read(status: &Status) -> Refusal {
         return Refusal::Unclear;
     }
     if let Some((_, rest)) = message.split_once("OCI runtime exec failed: ") {
+        if rest.contains("exec: \"") && !rest.contains(&format!("exec: {program:?}")) {
+            return Refusal::Unclear;
+        }
         return Refusal::Command {
             message: useful_end(rest),
         };
@@ -84,7 +120,12 @@ mod tests {
     use super::*;
 
     fn check(code: Code, message: &str, expected: &Refusal) {
-        assert_eq!(&read(&Status::new(code, message)), expected, "{message}");
+        check_of("nope", code, message, expected);
+    }
+
+    fn check_of(program: &str, code: Code, message: &str, expected: &Refusal) {
+        let status = Status::new(code, message);
+        assert_eq!(&read(&status, program), expected, "{message}");
     }
 
     fn command(message: &str) -> Refusal {
@@ -96,12 +137,23 @@ mod tests {
     #[test]
     fn the_useful_end_of_a_long_message_is_kept() {
         let start = "OCI runtime exec failed: exec failed: unable to start container process: ";
-        for end in [
-            r#"exec: "nope": executable file not found in $PATH"#,
-            r#"exec: "/etc/passwd": permission denied"#,
-            r#"chdir to cwd ("/gone") set in config.json failed: no such file or directory"#,
+        for (program, end) in [
+            (
+                "nope",
+                r#"exec: "nope": executable file not found in $PATH"#,
+            ),
+            ("/etc/passwd", r#"exec: "/etc/passwd": permission denied"#),
+            (
+                r#"a "b""#,
+                r#"exec: "a \"b\"": executable file not found in $PATH"#,
+            ),
+            (
+                "nope",
+                r#"chdir to cwd ("/gone") set in config.json failed: no such file or directory"#,
+            ),
         ] {
-            check(
+            check_of(
+                program,
                 Code::Unknown,
                 &format!("{start}{end}: unknown"),
                 &command(end),
@@ -158,6 +210,15 @@ mod tests {
             "no running task found",
             &Refusal::NotRunning,
         );
+    }
+
+    #[test]
+    fn a_complaint_about_another_command_says_nothing_of_this_one() {
+        let message = "OCI runtime exec failed: exec failed: unable to start container process: \
+                       exec: \"nope\": executable file not found in $PATH: unknown";
+        for program in ["sleep", "/bin/nope", "nop"] {
+            check_of(program, Code::Unknown, message, &Refusal::Unclear);
+        }
     }
 
     #[test]

@@ -28,9 +28,10 @@ use tonic::Code;
 use tracing::{debug, info, warn};
 
 use super::client::{CallError, Ends, ExecName};
+use super::hunt::{self, Bag};
 use super::refusal::{self, Refusal};
 use super::specification::exec_process;
-use super::{CriRuntime, Shared, exec_id, hunt, leader};
+use super::{CriRuntime, Shared, exec_id, leader};
 use crate::blocking::blocking;
 use crate::process::TERM;
 use crate::sessions::{Knobs, Pipes, Reins, reined};
@@ -45,6 +46,11 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const LATE: Duration = Duration::from_secs(10);
 /// The longest pause between two kills of what containerd does not let go of.
 const BETWEEN_KILLS: Duration = Duration::from_secs(5);
+/// The same while somebody is there who cannot be killed: each costs a look at all processes.
+const BETWEEN_VAIN_KILLS: Duration = Duration::from_secs(60);
+/// How long a start that containerd has forgotten may take until its process is the command, which
+/// has the marks.
+const BECOMING: Duration = Duration::from_secs(1);
 /// The file that tells a later agent what a directory is of.
 const RECORD: &str = "session";
 
@@ -108,7 +114,8 @@ impl Sessions for CriRuntime {
             }
             Err(error) => {
                 // Whatever became of it, nothing of it may stay.
-                let refusal = refusal_of(&error);
+                let program = request.command.first().map_or("", String::as_str);
+                let refusal = refusal::of_exec(&error, &place.name, &place.session, program).await;
                 let unclear = refusal == Refusal::Unclear;
                 tokio::spawn(async move {
                     if unclear {
@@ -126,13 +133,6 @@ impl Sessions for CriRuntime {
                 })
             }
         }
-    }
-}
-
-fn refusal_of(error: &CallError) -> Refusal {
-    match error {
-        CallError::Answer(status) => refusal::read(status),
-        CallError::Away { .. } | CallError::Silent { .. } => Refusal::Unclear,
     }
 }
 
@@ -313,14 +313,19 @@ impl Place {
 
     /// Kills all that belongs to it, as soon as anybody can be looked at.
     async fn kill(&self, leader: Option<Started>) -> Vec<String> {
+        self.hunt(leader).await.survivors
+    }
+
+    /// The same, and whether there was anybody.
+    async fn hunt(&self, leader: Option<Started>) -> Bag {
         let mut pause = FIRST_PAUSE;
         loop {
             let (container, session) = (self.name.container.clone(), self.session.to_string());
             let leader = leader.clone();
             let killed =
-                blocking(move || hunt::kill_all(&container, &session, leader.as_ref())).await;
+                blocking(move || hunt::kill_found(&container, &session, leader.as_ref())).await;
             match killed {
-                Ok(survivors) => return survivors,
+                Ok(bag) => return bag,
                 Err(error) => warn!(session = %self.session, %error, "killing it again"),
             }
             sleep(pause).await;
@@ -333,18 +338,31 @@ impl Place {
     async fn end(&self) {
         let shared = &self.shared;
         let mut pause = FIRST_PAUSE;
+        let mut seen = false;
+        let mut named = false;
         loop {
             let leader = leader::unknown(&shared.client, &self.name, &shared.boot_id).await;
-            let survivors = self.kill(leader).await;
+            let bag = self.hunt(leader).await;
+            seen |= bag.any;
+            if !bag.survivors.is_empty() && !named {
+                let survivors = &bag.survivors;
+                warn!(session = %self.session, ?survivors, "a session cannot be killed yet");
+                named = true;
+            }
             match shared.client.delete(&self.name).await {
                 Ok(()) => break,
                 Err(error) if error.is(Code::NotFound) => break,
-                Err(error) => {
-                    debug!(session = %self.session, ?survivors, %error, "killing again");
-                }
+                Err(error) => debug!(session = %self.session, %error, "killing again"),
             }
             sleep(pause).await;
-            pause = (pause * 2).min(BETWEEN_KILLS);
+            pause = (pause * 2).min(match bag.survivors.is_empty() {
+                true => BETWEEN_KILLS,
+                false => BETWEEN_VAIN_KILLS,
+            });
+        }
+        if !seen {
+            sleep(BECOMING).await;
+            self.hunt(None).await;
         }
         self.remove().await;
     }

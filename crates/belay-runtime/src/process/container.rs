@@ -99,19 +99,10 @@ impl Container {
         ) {
             return Ok(false);
         }
-        let mut survivors = Vec::new();
-        if self.same_boot {
-            let dir = &self.instance.dir;
-            gate::close(dir).map_err(RuntimeError::io("close the gate in", dir))?;
-            let rule = Membership {
-                descendants_of: None,
-                marks: vec![(CONTAINER_MARK, self.id.to_string())],
-                execs_of: Some(self.id.to_string()),
-                not_before: started.map_or(0, |started| started.start_time),
-            };
-            survivors = kill::kill_members(&rule, kill::PATIENCE, &mut || ())
-                .map_err(RuntimeError::blind())?;
-        }
+        let survivors = match self.same_boot {
+            true => kill_left(&self.instance, &self.id, started)?,
+            false => Vec::new(),
+        };
         warn!(container = %self.id, ?survivors, same_boot = self.same_boot,
             "the container lost its shim; what it left was killed");
         record_unknown(&self.instance, started, survivors, Durable::Yes)?;
@@ -152,6 +143,40 @@ impl Container {
         record_unknown(&exec, started, survivors, Durable::No)?;
         Ok(true)
     }
+}
+
+/// Kills what a container without a shim has left. Returns what could not be killed.
+fn kill_left(
+    instance: &Instance,
+    id: &ContainerId,
+    started: Option<&Started>,
+) -> Result<Vec<String>, RuntimeError> {
+    let dir = &instance.dir;
+    gate::close(dir).map_err(RuntimeError::io("close the gate in", dir))?;
+    let rule = Membership {
+        descendants_of: None,
+        marks: vec![(CONTAINER_MARK, id.to_string())],
+        execs_of: Some(id.to_string()),
+        not_before: started.map_or(0, |started| started.start_time),
+    };
+    kill::kill_members(&rule, kill::PATIENCE, &mut || ()).map_err(RuntimeError::blind())
+}
+
+/// Kills what a container without a shim has left, and forgets it, whatever can be read of it. False
+/// when there is a shim.
+pub(crate) fn discard(instance: &Instance, id: &ContainerId) -> Result<bool, RuntimeError> {
+    if !instance.dir.exists() {
+        return Ok(true);
+    }
+    // Nothing starts any more for as long as this is held.
+    let claim = instance.claim()?;
+    if claim.is_none() && instance.dir.join(instance::LOCK).exists() {
+        return Ok(false);
+    }
+    let survivors = kill_left(instance, id, None)?;
+    warn!(container = %id, ?survivors, "a container was killed and is forgotten");
+    instance.remove()?;
+    Ok(true)
 }
 
 fn record_unknown(

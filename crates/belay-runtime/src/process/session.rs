@@ -78,7 +78,7 @@ impl Sessions for ProcessRuntime {
         };
         let dir = container.exec(&session).dir;
         let mut link = Link::from_std(link).map_err(RuntimeError::io("talk to a shim in", &dir))?;
-        let said = link.first().await;
+        let said = link.first(self.shared.patience.word).await;
         match said.map(|record| StartError::from_record(&record)) {
             // It says that it has started.
             Some(Err(_)) => {}

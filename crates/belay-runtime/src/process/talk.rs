@@ -1,24 +1,27 @@
 //! Talking with a shim until its instance has come to something.
 
+use std::fs;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::time::Duration;
 
 use belay_shim::control;
 use belay_shim::instance::{self, Exit, StartError, Started};
 use belay_shim::record::{Record, RecordError, take_message};
-use belay_shim::spawn;
+use belay_shim::sys::{self, Pid};
 use rustix::fs::{Mode, OFlags};
+use rustix::process::Signal;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep, timeout};
+use tracing::warn;
 
 use super::standing::{Instance, Standing};
 use crate::RuntimeError;
 
 /// How long a shim may hold its lock without being reached. One on its way up takes milliseconds;
 /// one in the middle of killing a stubborn tree takes seconds, but can be connected to.
-const SILENCE: Duration = Duration::from_secs(20);
+pub(super) const SILENCE: Duration = Duration::from_secs(20);
 
 /// How long a shim may take to kill what it was asked to kill. One that is stopped or stuck is
 /// killed itself then; what it leaves is found by its marks.
@@ -102,6 +105,11 @@ impl Talk {
                     }
                 };
                 match next {
+                    // It could not see whom to kill, and nobody else is asked.
+                    Ok(Some(record)) if record.kind == control::ERROR && self.kill.is_some() => {
+                        self.ask_to_kill().await;
+                        continue;
+                    }
                     Ok(Some(record)) => match understand(&record) {
                         Ok(Some(Told::FirstEnded)) if !self.first => continue,
                         Ok(Some(told)) => return Ok(told),
@@ -179,14 +187,31 @@ fn understand(record: &Record) -> Result<Option<Told>, RecordError> {
 
 impl Instance {
     /// Ends a shim that no longer does what it is asked. Its first process dies with it.
-    async fn kill_shim(&self) {
-        let Some(pid) = Link::connect(self).await.ok().and_then(|link| link.peer()) else {
+    pub(super) async fn kill_shim(&self) {
+        let link = Link::connect(self).await;
+        let Some(pid) = link.ok().and_then(|link| link.peer()) else {
             return;
         };
-        tracing::warn!(dir = %self.dir.display(), "the shim does not obey; killing it");
-        if let Err(error) = rustix::process::kill_process(pid, rustix::process::Signal::KILL) {
-            tracing::warn!(%error, "cannot kill the shim");
+        let killed = sys::pidfd_open(pid).and_then(|shim| {
+            // Whoever is about to become the first process may listen in the place of a shim that is
+            // dead, and whose number may be another's by now.
+            if !self.is_shim(pid) {
+                return Ok(());
+            }
+            warn!(dir = %self.dir.display(), "the shim does not obey; killing it");
+            sys::pidfd_send_signal(shim.as_fd(), Signal::KILL.as_raw())
+        });
+        if let Err(error) = killed {
+            warn!(%error, "cannot kill the shim");
         }
+    }
+
+    /// Whether a process was started as the shim of this instance.
+    fn is_shim(&self, pid: Pid) -> bool {
+        let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let mut arguments = arguments.split(|byte| *byte == 0).skip(2);
+        let name = self.dir.file_name().unwrap_or_default();
+        arguments.next() == Some(name.as_encoded_bytes())
     }
 }
 
@@ -219,8 +244,8 @@ impl Link {
     }
 
     /// The process that listens at the other end.
-    fn peer(&self) -> Option<rustix::process::Pid> {
-        rustix::process::Pid::from_raw(self.stream.peer_cred().ok()?.pid()?)
+    fn peer(&self) -> Option<Pid> {
+        self.stream.peer_cred().ok()?.pid()
     }
 
     async fn send(&mut self, kind: &str) -> io::Result<()> {
@@ -230,9 +255,8 @@ impl Link {
 
     /// What came of the start, which is the first that a shim says; `None` when it has died or keeps
     /// silent.
-    pub(crate) async fn first(&mut self) -> Option<Record> {
-        let said = timeout(spawn::PATIENCE + SILENCE, self.next());
-        said.await.ok()?.ok()?
+    pub(crate) async fn first(&mut self, patience: Duration) -> Option<Record> {
+        timeout(patience, self.next()).await.ok()?.ok()?
     }
 
     /// The next message; `None` when the shim has closed the connection. Cancel-safe: what has

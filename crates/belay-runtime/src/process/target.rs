@@ -12,11 +12,11 @@ use belay_api::signal::Signal;
 use belay_shim::instance::{Durable, StartError, StartFailure, Started};
 use tokio::time::{Instant, sleep};
 
+use super::Shared;
 use super::container::{Container, exec_spec};
 use super::launch::{self, Created};
 use super::standing::Standing;
 use super::talk::{Link, Talk, Told};
-use super::{COMING, Shared};
 use crate::blocking::blocking;
 use crate::report::{Ended, failed, report, start_report};
 use crate::{RuntimeError, identity};
@@ -131,7 +131,7 @@ impl Target for ProcessTarget {
             }
             Err(error) => return Err(failed("start an exec")(error.into())),
         };
-        let first = link.first().await;
+        let first = link.first(self.shared.patience.word).await;
         match first.map(|record| StartError::from_record(&record)) {
             Some(Ok(error)) if error.failure == StartFailure::ContainerEnded => {
                 let exec = self.container.exec(&request.attempt);
@@ -207,7 +207,7 @@ impl Target for ProcessTarget {
                     }
                 }
             }
-            if begin.elapsed() > COMING {
+            if begin.elapsed() > self.shared.patience.coming {
                 return Err(look_up(RuntimeError::Silent { dir: exec.dir }));
             }
             sleep(Duration::from_millis(2)).await;

@@ -4,6 +4,7 @@
 //! tell, refuses or does not answer, the kernel's word is taken.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -37,19 +38,16 @@ impl CriRuntime {
     /// Returns when the container has ended and nothing of it is left.
     pub(super) async fn ended(&self, id: &ContainerId) -> Result<Exit, RuntimeError> {
         self.shared.node()?;
-        let patience = Instant::now() + settle::LATE;
+        let mut late = Late::default();
         let mut pause = Pause::new();
         let (container, witness) = loop {
-            match self.container(id).await {
-                Ok(container) => {
-                    let witness = self.watch(&container).await?;
-                    break (container, witness);
-                }
-                Err(error @ RuntimeError::Away { .. }) => {
+            match self.witnessed(id).await {
+                Ok(witnessed) => break witnessed,
+                Err(error @ (RuntimeError::Away { .. } | RuntimeError::Io { .. })) => {
                     debug!(container = %id, %error, "waiting again");
                 }
                 // Its process has ended, and the runtime has not taken note yet.
-                Err(error @ RuntimeError::Unseen { .. }) if Instant::now() < patience => {
+                Err(error @ RuntimeError::Unseen { .. }) if late.is_borne(Instant::now()) => {
                     debug!(container = %id, %error, "waiting again");
                 }
                 Err(error) => return Err(error),
@@ -91,6 +89,16 @@ impl CriRuntime {
             }
             pause.take().await;
         }
+    }
+
+    /// The container, and who saw its end if there was anything to be seen.
+    async fn witnessed(
+        &self,
+        id: &ContainerId,
+    ) -> Result<(Arc<Container>, Option<Witness>), RuntimeError> {
+        let container = self.container(id).await?;
+        let witness = self.watch(&container).await?;
+        Ok((container, witness))
     }
 
     /// Waits for the end of the first process. `None` when that was over before.
@@ -194,11 +202,27 @@ fn weigh(
     }
 }
 
+/// How late the runtime is to take note of an end. It is late from when that is seen for the first
+/// time, however long it had been away before.
+#[derive(Debug, Default)]
+struct Late {
+    since: Option<Instant>,
+}
+
+impl Late {
+    fn is_borne(&mut self, now: Instant) -> bool {
+        now < *self.since.get_or_insert(now) + settle::LATE
+    }
+}
+
 /// Whether the runtime may say something else in a moment. That it names a process which is not
 /// there it does until it has taken note of the end: `patient` is whether it may be so late.
 fn is_passing(error: &RuntimeError, patient: bool) -> bool {
     let unseen = matches!(error, RuntimeError::Unseen { .. });
-    let other = matches!(error, RuntimeError::Away { .. } | RuntimeError::Call { .. });
+    let other = matches!(
+        error,
+        RuntimeError::Away { .. } | RuntimeError::Call { .. } | RuntimeError::Io { .. }
+    );
     other || (unseen && patient)
 }
 
@@ -294,10 +318,21 @@ mod tests {
     }
 
     #[test]
+    fn a_runtime_is_late_from_when_that_is_seen() {
+        let mut late = Late::default();
+        // It was away for an hour before.
+        let seen = Instant::now() + Duration::from_secs(3600);
+        assert!(late.is_borne(seen));
+        assert!(late.is_borne(seen + settle::LATE - Duration::from_millis(1)));
+        assert!(!late.is_borne(seen + settle::LATE));
+    }
+
+    #[test]
     fn a_runtime_that_is_late_to_tell_is_waited_for_or_the_kernel_is_believed() {
         let id = || ContainerId::new("c1").unwrap();
         let unseen = || RuntimeError::Unseen { id: id(), pid: 7 };
         let away = || silent();
+        let blind = || RuntimeError::blind()(std::io::ErrorKind::OutOfMemory.into());
         let gone = || RuntimeError::NotFound { id: id() };
         let damaged = || RuntimeError::Damaged {
             path: "somewhere".into(),
@@ -312,12 +347,13 @@ mod tests {
                 Weighed::Failed(_) => "failed",
             }
         };
-        for late in [&unseen as &dyn Fn() -> RuntimeError, &away] {
+        for late in [&unseen as &dyn Fn() -> RuntimeError, &away, &blind] {
             assert_eq!(told(late(), true, true, true), "kernel");
             assert_eq!(told(late(), true, false, true), "not yet");
             assert_eq!(told(late(), false, false, true), "not yet");
         }
         assert_eq!(told(away(), true, false, false), "not yet");
+        assert_eq!(told(blind(), true, false, false), "not yet");
         assert_eq!(told(unseen(), true, false, false), "kernel");
         assert_eq!(told(unseen(), false, false, false), "failed");
         assert_eq!(told(gone(), true, false, true), "kernel");
