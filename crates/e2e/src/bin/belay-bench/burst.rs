@@ -16,6 +16,8 @@ use crate::{
 };
 
 const COUNT: usize = 1_000;
+/// To the raw work.
+const TARGET: f64 = 1.15;
 /// As many as an agent runs at once.
 pub(crate) const AT_ONCE: usize = 16;
 
@@ -41,9 +43,10 @@ pub(crate) async fn measure() -> anyhow::Result<String> {
         let load = Load::put(&admin, &clients, "burst", command[0], COUNT).await?;
         let ratio = load.took.as_secs_f64() / raw.as_secs_f64();
         let with_writes = load.took.as_secs_f64() / (raw + writes_alone).as_secs_f64();
+        let met = if ratio <= TARGET { "yes" } else { "no" };
         rows.push_str(&format!(
-            "| `{label}` | {:.2} s | {:.2} s | {:.2} s | {ratio:.2} | {with_writes:.2} | {:.2} | \
-             {} |\n",
+            "| `{label}` | {:.2} s | {:.2} s | {:.2} s | {ratio:.2} | {met} | {with_writes:.2} | \
+             {:.2} | {} |\n",
             raw.as_secs_f64(),
             writes_alone.as_secs_f64(),
             load.took.as_secs_f64(),
@@ -57,10 +60,10 @@ pub(crate) async fn measure() -> anyhow::Result<String> {
          request to the last final state (*notified*), beside the same commands run directly on \
          the same runtime (*raw*), {AT_ONCE} at a time in both cases. The raw run writes nothing; \
          the other one makes {} writes durable, and its clients share the machine's cores. What \
-         those writes alone take from as many clients is the second column. Target: at most 1.15 \
-         times the raw work, two status writes each, no failure.\n\n\
-         | command | raw | its writes alone | notified | to raw | to raw and writes | status writes \
-         each | failed |\n|---|---|---|---|---|---|---|---|\n{rows}",
+         those writes alone take from as many clients is the second column. Target: at most \
+         {TARGET} times the raw work, two status writes each, no failure.\n\n\
+         | command | raw | its writes alone | notified | to raw | met | to raw and writes | status \
+         writes each | failed |\n|---|---|---|---|---|---|---|---|---|\n{rows}",
         COUNT * 3,
     ))
 }

@@ -43,6 +43,11 @@ pub(crate) fn ms(duration: Duration) -> String {
     format!("{:.2} ms", duration.as_secs_f64() * 1e3)
 }
 
+/// Microseconds with one decimal, for what is over in a few.
+pub(crate) fn us(duration: Duration) -> String {
+    format!("{:.1} µs", duration.as_secs_f64() * 1e6)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
