@@ -33,8 +33,15 @@ pub struct Installation {
     programs: Option<PathBuf>,
 }
 
+/// What Debian has, and what `cargo xtask test --kubernetes` builds: the one knows nothing of stop
+/// signals, the other does.
+const OLD: &str = "containerd 1.6 or 1.7 is not installed; install containerd";
+const NEW: &str =
+    "containerd 2.3 or later is not installed; `cargo xtask test --kubernetes` builds it";
+
 impl Installation {
-    /// All that can be used here: the machine's, and the one that was given.
+    /// All that can be used here, from the oldest to the newest: the machine's, and the one that was
+    /// given.
     ///
     /// # Errors
     ///
@@ -64,15 +71,57 @@ impl Installation {
         Ok(all)
     }
 
+    /// The same for a test that is about each of them: it has skipped those that are not there, and
+    /// says so.
+    pub fn each() -> Vec<Self> {
+        let all = Self::all();
+        match &all {
+            Ok(all) if all.iter().all(Self::is_given) => skip(OLD),
+            Ok(all) if !all.iter().any(Self::is_given) => skip(NEW),
+            Ok(_) => {}
+            Err(missing) => skip(missing),
+        }
+        all.unwrap_or_default()
+    }
+
+    /// The oldest of them, or `None` after having said that the test is skipped.
+    pub fn oldest() -> Option<Self> {
+        Self::any().into_iter().next()
+    }
+
     /// The newest of them, or `None` after having said that the test is skipped.
     pub fn newest() -> Option<Self> {
-        match Self::all() {
-            Ok(mut all) => all.pop(),
-            Err(missing) => {
-                skip(&missing);
-                None
-            }
+        Self::any().pop()
+    }
+
+    /// The one on which a test runs that is not worth its time on each of them: half of all tests
+    /// have the oldest, half the newest, each the same one every time. `None` after having said that
+    /// the test is skipped.
+    pub fn of_this_test() -> Option<Self> {
+        let thread = std::thread::current();
+        if is_for_newest(thread.name().unwrap_or_default()) {
+            Self::newest()
+        } else {
+            Self::oldest()
         }
+    }
+
+    fn any() -> Vec<Self> {
+        Self::all().unwrap_or_else(|missing| {
+            skip(&missing);
+            Vec::new()
+        })
+    }
+
+    fn is_given(&self) -> bool {
+        self.programs.is_some()
+    }
+
+    /// Its version, by its first two numbers.
+    pub fn version(&self) -> anyhow::Result<(u32, u32)> {
+        let said = self.command("containerd").arg("--version").output()?;
+        let said = String::from_utf8(said.stdout)?;
+        version(&said).with_context(|| format!("no version: {said}"))
     }
 
     fn command(&self, program: &str) -> Command {
@@ -89,6 +138,23 @@ impl Installation {
         }
         command
     }
+}
+
+/// Whether [`Installation::of_this_test`] gives the newest to a test of this name. The length of a name
+/// is as good as any number that belongs to it, and seen at a glance.
+pub fn is_for_newest(test: &str) -> bool {
+    let name = test.rsplit("::").next().unwrap_or_default();
+    name.len() % 2 == 1
+}
+
+/// Reads `containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3`.
+fn version(said: &str) -> Option<(u32, u32)> {
+    let numbers = |word: &str| {
+        let mut numbers = word.trim_start_matches('v').split('.');
+        let first = numbers.next()?.parse().ok()?;
+        Some((first, numbers.next()?.parse().ok()?))
+    };
+    said.split_whitespace().find_map(numbers)
 }
 
 fn find(program: &str) -> Option<PathBuf> {
@@ -378,5 +444,45 @@ impl Drop for Containerd {
             let _ = self.kill9();
         }
         drop(self.reaper.take());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Installation, NEW, OLD, is_for_newest, version};
+
+    #[test]
+    fn a_version_is_read_from_what_containerd_says_of_itself() {
+        let debian =
+            "containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3\n";
+        let built = "containerd github.com/containerd/containerd/v2 v2.3.7 \n";
+        assert_eq!(version(debian), Some((1, 6)));
+        assert_eq!(version(built), Some((2, 3)));
+        assert_eq!(version("containerd"), None);
+    }
+
+    /// Tables say of tests that they ran on both: the two must be what they are taken for.
+    #[test]
+    fn one_containerd_knows_no_stop_signals_and_the_other_does() -> anyhow::Result<()> {
+        let all = Installation::each();
+        for installation in &all {
+            let version = installation.version()?;
+            if installation.is_given() {
+                assert!(version >= (2, 3), "{NEW}: {version:?}");
+            } else {
+                assert!(matches!(version, (1, 6 | 7)), "{OLD}: {version:?}");
+            }
+        }
+        if let [oldest, newest] = all.as_slice() {
+            assert!(!oldest.is_given() && newest.is_given());
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_test_has_its_containerd_by_its_name_wherever_it_is() {
+        assert!(is_for_newest("odd"));
+        assert!(is_for_newest("scripts::odd"));
+        assert!(!is_for_newest("even"));
     }
 }

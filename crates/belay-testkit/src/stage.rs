@@ -49,7 +49,7 @@ impl Stage {
     }
 
     /// The embedded server and its node on every containerd that is installed, each shared by a test
-    /// binary; none after having said that the test is skipped.
+    /// binary. What is not installed is said to be skipped.
     pub async fn on_each_containerd() -> anyhow::Result<Vec<Self>> {
         let mut stages = Vec::new();
         for instance in Instance::on_each_containerd().await? {

@@ -7,7 +7,6 @@ use anyhow::Context as _;
 use belay_testkit::containerd::{Containerd, Installation};
 use belay_testkit::ends::{delete, gone, reports, told};
 use belay_testkit::image::QUITTER;
-use belay_testkit::skip::skip;
 use belay_testkit::{
     CONFIG_MAPS, Instance, Kubectl, PODS, PodBuilder, Rest, Stage, eventually, pod, processes,
     until_file,
@@ -133,7 +132,7 @@ async fn a_pod_applied_with_kubectl_shows_the_same_on_containerd_and_as_processe
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kubectl_applies_and_deletes_on_containerd_and_nothing_is_left() -> anyhow::Result<()> {
-    for installation in installations() {
+    for installation in Installation::each() {
         let containerd = Containerd::shared(&installation).await?;
         let mut instance = Instance::up().on(containerd).start().await?;
         let Some(kubectl) = Kubectl::of(&instance) else {
@@ -165,13 +164,6 @@ async fn kubectl_applies_and_deletes_on_containerd_and_nothing_is_left() -> anyh
         nothing_left(containerd, &uid, &stage.file("applied-heard")).await?;
     }
     Ok(())
-}
-
-fn installations() -> Vec<Installation> {
-    Installation::all().unwrap_or_else(|missing| {
-        skip(&missing);
-        Vec::new()
-    })
 }
 
 /// The reason and message of a waiting container.
@@ -386,7 +378,7 @@ async fn a_pod_with_a_volume_that_is_not_there_waits_and_one_with_an_impossible_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn agents_of_two_nodes_on_one_containerd_leave_each_other_alone() -> anyhow::Result<()> {
-    let Some(installation) = installations().into_iter().next_back() else {
+    let Some(installation) = Installation::of_this_test() else {
         return Ok(());
     };
     let containerd = Containerd::shared(&installation).await?;
@@ -441,7 +433,7 @@ fn has_processes(uid: &str) -> anyhow::Result<bool> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_that_has_come_to_its_end_gives_its_sandbox_back_and_keeps_its_logs()
 -> anyhow::Result<()> {
-    for installation in installations() {
+    for installation in Installation::each() {
         let containerd = Containerd::shared(&installation).await?;
         let mut instance = Instance::up().on(containerd).start().await?;
         let Some(kubectl) = Kubectl::of(&instance) else {
