@@ -25,6 +25,8 @@ pub const PROGRAMS_VARIABLE: &str = "BELAY_TEST_CONTAINERD";
 /// Long enough for a machine that does many other things at the same time.
 const PATIENCE: Duration = Duration::from_secs(90);
 const PAUSE: Duration = Duration::from_millis(25);
+/// Where whatever a pod uses is counted.
+const GROUPS: &str = "/sys/fs/cgroup";
 
 /// One containerd that is installed somewhere.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -381,6 +383,103 @@ impl Containerd {
             String::from_utf8_lossy(&done.stderr)
         );
         Ok(String::from_utf8(done.stdout)?)
+    }
+
+    /// The IDs of all sandboxes and containers that it knows, and what it knows of each.
+    fn known(&self) -> anyhow::Result<Vec<(String, String)>> {
+        let ids = self.ctr(&["--namespace=k8s.io", "containers", "list", "-q"])?;
+        let info = |id: &str| {
+            let info = self.ctr(&["--namespace=k8s.io", "containers", "info", id])?;
+            Ok((id.to_owned(), info))
+        };
+        ids.lines().map(info).collect()
+    }
+
+    /// Fails while there are addresses, network namespaces or leases that belong to none of these.
+    fn no_strays(&self, known: &[(String, String)]) -> anyhow::Result<()> {
+        let is_known = |id: &str| known.iter().any(|(known, _)| known == id);
+        for entry in fs::read_dir(self.dir.join("addresses"))
+            .into_iter()
+            .flatten()
+        {
+            // Whose an address is stands in the first line of its file.
+            for file in fs::read_dir(entry?.path())? {
+                let path = file?.path();
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                if name.parse::<std::net::IpAddr>().is_ok() {
+                    let text = fs::read_to_string(&path)?;
+                    let owner = text.lines().next().unwrap_or_default().trim();
+                    ensure!(is_known(owner), "the address {name} is left, of {owner}");
+                }
+            }
+        }
+        for namespace in self.network_namespaces()? {
+            let used = known.iter().any(|(_, info)| info.contains(&namespace));
+            ensure!(used, "the network namespace {namespace} is left");
+        }
+        for lease in self
+            .ctr(&["--namespace=k8s.io", "leases", "list", "-q"])?
+            .lines()
+        {
+            ensure!(is_known(lease.trim()), "the lease {lease} is left");
+        }
+        Ok(())
+    }
+
+    /// Where it has mounted network namespaces.
+    fn network_namespaces(&self) -> anyhow::Result<Vec<String>> {
+        let mounts = fs::read_to_string("/proc/self/mounts")?;
+        let dir = format!("{}/", self.dir.display());
+        let places = mounts.lines().filter_map(|line| {
+            let mut fields = line.split(' ').skip(1);
+            let (place, kind) = (fields.next()?, fields.next()?);
+            (kind == "nsfs" && place.starts_with(&dir)).then(|| place.to_owned())
+        });
+        Ok(places.collect())
+    }
+
+    /// Waits until nothing of these pods is left: no container, no sandbox, no process with `mark` in
+    /// its command, no control group, and nothing of what sandboxes are given.
+    pub async fn nothing_left(&self, uids: &[String], mark: &str) -> anyhow::Result<()> {
+        crate::eventually(&format!("nothing to be left of {uids:?}"), async || {
+            let known = self.known()?;
+            for (id, info) in &known {
+                let mentioned = uids.iter().find(|uid| info.contains(uid.as_str()));
+                ensure!(
+                    mentioned.is_none(),
+                    "container {id} of {mentioned:?} is left"
+                );
+            }
+            let left = processes::with_command(mark);
+            ensure!(left.is_empty(), "processes: {left:?}");
+            let groups = Command::new("find").args([GROUPS, "-type", "d"]).output()?;
+            let groups = String::from_utf8(groups.stdout)?;
+            let of_them = |group: &&str| uids.iter().any(|uid| group.contains(uid.as_str()));
+            let left: Vec<_> = groups.lines().filter(of_them).collect();
+            ensure!(left.is_empty(), "control groups: {left:?}");
+            self.no_strays(&known)?;
+            Ok(Some(()))
+        })
+        .await
+    }
+
+    /// Waits until it has nothing but this many pods of one container.
+    pub async fn pods_left(&self, count: usize) -> anyhow::Result<()> {
+        crate::eventually("containerd to have forgotten the others", async || {
+            let ids = self.ctr(&["--namespace=k8s.io", "containers", "list", "-q"])?;
+            ensure!(ids.lines().count() == 2 * count, "{ids}");
+            Ok(Some(()))
+        })
+        .await
+    }
+
+    /// Waits until there is nothing of what sandboxes are given but what belongs to one.
+    pub async fn nothing_astray(&self) -> anyhow::Result<()> {
+        crate::eventually("nothing to have gone astray", async || {
+            self.no_strays(&self.known()?)?;
+            Ok(Some(()))
+        })
+        .await
     }
 
     fn config(&self) -> String {

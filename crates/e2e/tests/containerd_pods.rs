@@ -8,13 +8,9 @@ use belay_testkit::containerd::{Containerd, Installation};
 use belay_testkit::ends::{delete, gone, reports, told};
 use belay_testkit::image::QUITTER;
 use belay_testkit::{
-    CONFIG_MAPS, Instance, Kubectl, PODS, PodBuilder, Rest, Stage, eventually, pod, processes,
-    until_file,
+    CONFIG_MAPS, Instance, Kubectl, PODS, PodBuilder, Rest, Stage, eventually, pod, until_file,
 };
 use serde_json::{Value, json};
-
-/// Where whatever a pod uses is counted.
-const GROUPS: &str = "/sys/fs/cgroup";
 
 /// A pod with everything: an init container that prepares, a sidecar, and one that uses both.
 fn whole(stage: &Stage, name: &str) -> PodBuilder {
@@ -73,29 +69,6 @@ async fn ready(admin: &Rest, name: &str) -> anyhow::Result<Value> {
             conditions.any(|one| one["type"] == "Ready" && one["status"] == "True")
         });
         Ok(ready.then_some(pod))
-    })
-    .await
-}
-
-/// That nothing of a pod is left: no process, no container, no sandbox, no control group.
-async fn nothing_left(containerd: &Containerd, uid: &str, mark: &str) -> anyhow::Result<()> {
-    eventually(&format!("nothing to be left of {uid}"), async || {
-        let known = containerd.ctr(&["--namespace=k8s.io", "containers", "list"])?;
-        let sandboxes = containerd.ctr(&["--namespace=k8s.io", "containers", "list", "-q"])?;
-        anyhow::ensure!(!known.contains(uid), "containers: {known}");
-        for id in sandboxes.lines() {
-            let info = containerd.ctr(&["--namespace=k8s.io", "containers", "info", id]);
-            let mentioned = info.unwrap_or_default().contains(uid);
-            anyhow::ensure!(!mentioned, "container {id} is left");
-        }
-        let left = processes::with_command(mark);
-        anyhow::ensure!(left.is_empty(), "processes: {left:?}");
-        let groups = std::process::Command::new("find")
-            .args([GROUPS, "-type", "d", "-name", &format!("*{uid}*")])
-            .output()?;
-        let groups = String::from_utf8(groups.stdout)?;
-        anyhow::ensure!(groups.is_empty(), "control groups: {groups}");
-        Ok(Some(()))
     })
     .await
 }
@@ -161,7 +134,8 @@ async fn kubectl_applies_and_deletes_on_containerd_and_nothing_is_left() -> anyh
 
         delete(&stage, "applied").await?;
         gone(&stage, "applied").await?;
-        nothing_left(containerd, &uid, &stage.file("applied-heard")).await?;
+        let mark = stage.file("applied-heard");
+        containerd.nothing_left(&[uid], &mark).await?;
     }
     Ok(())
 }
@@ -477,7 +451,7 @@ async fn a_pod_that_has_come_to_its_end_gives_its_sandbox_back_and_keeps_its_log
             delete(&stage, name).await?;
             gone(&stage, name).await?;
         }
-        nothing_left(containerd, uid, &file).await?;
+        containerd.nothing_left(&[uid.to_owned()], &file).await?;
     }
     Ok(())
 }

@@ -17,6 +17,17 @@ async fn on_runtime(instance: Builder) -> anyhow::Result<Builder> {
     }
 }
 
+/// Nothing is left of these pods, whose commands have `mark` in them.
+async fn nothing_left(uids: &[String], mark: &str) -> anyhow::Result<()> {
+    match Installation::of_this_test() {
+        Some(installation) => {
+            let containerd = Containerd::shared(&installation).await?;
+            containerd.nothing_left(uids, mark).await
+        }
+        None => Ok(()),
+    }
+}
+
 /// Of each kind of fault there is a script for the one and one for the other.
 #[test]
 fn each_of_two_versions_of_containerd_meets_every_kind_of_fault() {
