@@ -5,7 +5,7 @@ mod rotation;
 
 use anyhow::Context as _;
 use belay_testkit::containerd::{Containerd, Installation};
-use belay_testkit::ends::{delete, gone, reports, told};
+use belay_testkit::ends::{delete, gone, reports, told, until_told};
 use belay_testkit::image::QUITTER;
 use belay_testkit::{
     CONFIG_MAPS, Instance, Kubectl, PODS, PodBuilder, Rest, Stage, eventually, pod, until_file,
@@ -182,15 +182,6 @@ async fn no_command(stage: &Stage) -> anyhow::Result<()> {
         let pod = stage.admin().get(&path).await?.ok()?;
         let count = pod["status"]["containerStatuses"][0]["restartCount"].as_u64();
         Ok((count >= Some(1)).then_some(()))
-    })
-    .await
-}
-
-async fn until_told(stage: &Stage, pod: &str, reason: &str, part: &str) -> anyhow::Result<()> {
-    eventually(&format!("{reason} of {pod}: {part}"), async || {
-        let told = told(stage, pod, reason).await?;
-        anyhow::ensure!(told.iter().any(|one| one.contains(part)), "{told:?}");
-        Ok(Some(()))
     })
     .await
 }
