@@ -7,6 +7,8 @@ use belay_testkit::source::tests;
 
 #[path = "termination/amid_kills.rs"]
 mod amid_kills;
+#[path = "termination/in_flight.rs"]
+mod in_flight;
 #[path = "termination/scripts.rs"]
 mod scripts;
 

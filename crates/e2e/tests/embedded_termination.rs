@@ -4,6 +4,8 @@ use belay_testkit::Builder;
 
 #[path = "termination/amid_kills.rs"]
 mod amid_kills;
+#[path = "termination/in_flight.rs"]
+mod in_flight;
 #[path = "termination/scripts.rs"]
 mod scripts;
 
