@@ -270,6 +270,10 @@ impl Containerd {
         Ok(started)
     }
 
+    pub fn installation(&self) -> &Installation {
+        &self.installation
+    }
+
     /// The directory that belongs to this instance alone.
     pub fn dir(&self) -> &Path {
         &self.dir
