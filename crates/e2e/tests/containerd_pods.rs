@@ -3,14 +3,21 @@
 #[path = "kubectl/rotation.rs"]
 mod rotation;
 
+use std::time::Duration;
+
 use anyhow::Context as _;
 use belay_testkit::containerd::{Containerd, Installation};
 use belay_testkit::ends::{delete, gone, reports, told, until_told};
 use belay_testkit::image::QUITTER;
+use belay_testkit::rest::Watch;
 use belay_testkit::{
     CONFIG_MAPS, Instance, Kubectl, PODS, PodBuilder, Rest, Stage, eventually, pod, until_file,
 };
 use serde_json::{Value, json};
+use tokio::time::timeout;
+
+/// No status takes this long to come.
+const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A pod with everything: an init container that prepares, a sidecar, and one that uses both.
 fn whole(stage: &Stage, name: &str) -> PodBuilder {
@@ -153,6 +160,20 @@ async fn waiting(stage: &Stage, name: &str, reason: &str) -> anyhow::Result<Stri
     .await
 }
 
+/// Why a container waits, one reason after the other, up to this one.
+async fn reasons_up_to(watch: &mut Watch, last: &str) -> anyhow::Result<Vec<String>> {
+    let mut reasons = Vec::new();
+    loop {
+        let event = watch.next().await.context("the watch has ended")?;
+        let waiting = &event["object"]["status"]["containerStatuses"][0]["state"]["waiting"];
+        let reason = waiting["reason"].as_str().unwrap_or_default().to_owned();
+        if reason == last {
+            return Ok(reasons);
+        }
+        reasons.push(reason);
+    }
+}
+
 /// A container that could not be run has ended, and waits for the next try.
 async fn no_command(stage: &Stage) -> anyhow::Result<()> {
     let path = format!("{PODS}/no-command");
@@ -196,6 +217,8 @@ async fn bad_pods_wait_with_the_usual_reasons_and_messages() -> anyhow::Result<(
 
         create(bad("no-command", "command", json!(["/no/such/program"]))).await?;
         no_command(&stage).await?;
+        let watched = format!("{PODS}?watch=true&fieldSelector=metadata.name%3Dno-image");
+        let mut watch = stage.admin().watch(&watched).await?;
         create(bad("no-image", "image", json!("127.0.0.1:1/no/such:1"))).await?;
         create(bad("no-name", "image", json!("library/UPPER"))).await?;
         let never = bad("no-pull", "image", json!("127.0.0.1:1/no/such:1"));
@@ -203,6 +226,8 @@ async fn bad_pods_wait_with_the_usual_reasons_and_messages() -> anyhow::Result<(
         let from = json!([{"configMapRef": {"name": "no-such-map"}}]);
         create(bad("no-map", "envFrom", from)).await?;
 
+        let reasons = timeout(PATIENCE, reasons_up_to(&mut watch, "ImagePullBackOff")).await??;
+        assert!(reasons.contains(&"ErrImagePull".to_owned()), "{reasons:?}");
         let message = waiting(&stage, "no-image", "ImagePullBackOff").await?;
         let begin = "Back-off pulling image \"127.0.0.1:1/no/such:1\": ErrImagePull: ";
         assert!(message.starts_with(begin), "{message}");
@@ -330,7 +355,9 @@ async fn a_pod_with_a_volume_that_is_not_there_waits_and_one_with_an_impossible_
             Ok((count >= Some(1)).then_some(()))
         })
         .await?;
-        waiting(&stage, "no-volume", "ContainerCreating").await?;
+        // Why is told in events, as a kubelet does.
+        let message = waiting(&stage, "no-volume", "ContainerCreating").await?;
+        assert_eq!(message, "");
         let part = "MountVolume.SetUp failed for volume \"files\" : configmap \"none\" not found";
         until_told(&stage, "no-volume", "FailedMount", part).await?;
         for name in ["no-health", "no-volume"] {
