@@ -12,7 +12,7 @@ use std::sync::Arc;
 use belay_action::ContainerId;
 use belay_runtime::*;
 use belay_shim::proc::Process;
-use belay_testkit::containerd::Containerd;
+use belay_testkit::containerd::{Containerd, Installation};
 use belay_testkit::image::{BUSYBOX, QUITTER};
 use belay_testkit::skip::skip;
 use belay_testkit::{ContainerSpec, PodSpec};
@@ -167,7 +167,7 @@ async fn a_sandbox_that_is_asked_for_many_times_at_once_is_made_once() {
 
 #[tokio::test]
 async fn only_a_nodes_own_pods_are_seen_and_touched() {
-    for installation in installations() {
+    for installation in Installation::each() {
         let containerd = Containerd::shared(&installation).await.unwrap();
         let (mut one, mut other) = (
             Bench::on_containerd(containerd).await,
@@ -252,7 +252,7 @@ async fn a_sandbox_that_was_killed_is_replaced_and_its_containers_are_dead() {
 
 #[tokio::test]
 async fn no_registry_is_needed_for_sandboxes() {
-    for installation in installations() {
+    for installation in Installation::each() {
         let containerd = Containerd::without_sandbox_image(&installation)
             .await
             .unwrap();
@@ -526,7 +526,7 @@ async fn who_uses_more_memory_than_allowed_is_told_so() {
 
 #[tokio::test]
 async fn a_runtime_that_honours_the_stop_signal_is_told_of_it() {
-    for installation in installations() {
+    for installation in Installation::each() {
         let containerd = Containerd::shared(&installation).await.unwrap();
         let mut bench = Bench::on_containerd(containerd).await;
         let script = "trap 'echo usr1; exit 1' USR1; trap 'echo term; exit 2' TERM; echo ready; \
@@ -644,7 +644,7 @@ async fn a_second_incarnation_is_not_started_beside_the_first() {
 
 #[tokio::test]
 async fn a_companion_runs_no_pods() {
-    for installation in installations() {
+    for installation in Installation::each() {
         let containerd = Containerd::shared(&installation).await.unwrap();
         let dir = containerd.dir().join(format!("companion-{}", unique()));
         let runtime = CriRuntime::connect(&containerd.endpoint(), &dir)

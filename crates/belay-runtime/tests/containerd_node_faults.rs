@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use belay_action::{ContainerId, Found, Outcome};
 use belay_api::signal::Signal;
 use belay_runtime::*;
-use belay_testkit::containerd::Containerd;
+use belay_testkit::containerd::{Containerd, Installation};
 use belay_testkit::skip::skip;
 use bench::*;
 use fixture::{LONG, exec, soon, unique_seconds, until, with_argument};
@@ -266,7 +266,7 @@ async fn whenever_containerd_is_killed_during_a_start_there_is_one_container_in_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whenever_an_agent_is_killed_the_next_one_goes_on_with_what_there_is() {
-    for installation in installations() {
+    for installation in Installation::each() {
         let containerd = Containerd::shared(&installation).await.unwrap();
         let mut bench = Bench::on_containerd(containerd).await;
         for round in 0..5_u64 {

@@ -28,6 +28,8 @@ pub(crate) const PLUGINS: &str = "/usr/lib/cni";
 /// Long enough for a machine that does many other things at the same time.
 const PATIENCE: Duration = Duration::from_secs(90);
 const PAUSE: Duration = Duration::from_millis(25);
+/// Where whatever a pod uses is counted.
+const GROUPS: &str = "/sys/fs/cgroup";
 
 /// One containerd that is installed somewhere.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -36,8 +38,15 @@ pub struct Installation {
     programs: Option<PathBuf>,
 }
 
+/// What Debian has, and what `cargo xtask test --kubernetes` builds: the one knows nothing of stop
+/// signals, the other does.
+const OLD: &str = "containerd 1.6 or 1.7 is not installed; install containerd";
+const NEW: &str =
+    "containerd 2.3 or later is not installed; `cargo xtask test --kubernetes` builds it";
+
 impl Installation {
-    /// All that can be used here: the machine's, and the one that was given.
+    /// All that can be used here, from the oldest to the newest: the machine's, and the one that was
+    /// given.
     ///
     /// # Errors
     ///
@@ -61,15 +70,57 @@ impl Installation {
         Ok(all)
     }
 
+    /// The same for a test that is about each of them: it has skipped those that are not there, and
+    /// says so.
+    pub fn each() -> Vec<Self> {
+        let all = Self::all();
+        match &all {
+            Ok(all) if all.iter().all(Self::is_given) => skip(OLD),
+            Ok(all) if !all.iter().any(Self::is_given) => skip(NEW),
+            Ok(_) => {}
+            Err(missing) => skip(missing),
+        }
+        all.unwrap_or_default()
+    }
+
+    /// The oldest of them, or `None` after having said that the test is skipped.
+    pub fn oldest() -> Option<Self> {
+        Self::any().into_iter().next()
+    }
+
     /// The newest of them, or `None` after having said that the test is skipped.
     pub fn newest() -> Option<Self> {
-        match Self::all() {
-            Ok(mut all) => all.pop(),
-            Err(missing) => {
-                skip(&missing);
-                None
-            }
+        Self::any().pop()
+    }
+
+    /// The one on which a test runs that is not worth its time on each of them: half of all tests
+    /// have the oldest, half the newest, each the same one every time. `None` after having said that
+    /// the test is skipped.
+    pub fn of_this_test() -> Option<Self> {
+        let thread = std::thread::current();
+        if is_for_newest(thread.name().unwrap_or_default()) {
+            Self::newest()
+        } else {
+            Self::oldest()
         }
+    }
+
+    fn any() -> Vec<Self> {
+        Self::all().unwrap_or_else(|missing| {
+            skip(&missing);
+            Vec::new()
+        })
+    }
+
+    fn is_given(&self) -> bool {
+        self.programs.is_some()
+    }
+
+    /// Its version, by its first two numbers.
+    pub fn version(&self) -> anyhow::Result<(u32, u32)> {
+        let said = self.command("containerd").arg("--version").output()?;
+        let said = String::from_utf8(said.stdout)?;
+        version(&said).with_context(|| format!("no version: {said}"))
     }
 
     fn command(&self, program: &str) -> Command {
@@ -107,6 +158,23 @@ fn missing_plugin(dir: &Path, plugin: &str) -> Option<String> {
             path.display()
         )
     })
+}
+
+/// Whether [`Installation::of_this_test`] gives the newest to a test of this name. The length of a name
+/// is as good as any number that belongs to it, and seen at a glance.
+pub fn is_for_newest(test: &str) -> bool {
+    let name = test.rsplit("::").next().unwrap_or_default();
+    name.len() % 2 == 1
+}
+
+/// Reads `containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3`.
+fn version(said: &str) -> Option<(u32, u32)> {
+    let numbers = |word: &str| {
+        let mut numbers = word.trim_start_matches('v').split('.');
+        let first = numbers.next()?.parse().ok()?;
+        Some((first, numbers.next()?.parse().ok()?))
+    };
+    said.split_whitespace().find_map(numbers)
 }
 
 fn find(program: &str) -> Option<PathBuf> {
@@ -218,6 +286,10 @@ impl Containerd {
             .unwrap_or_else(PoisonError::into_inner)
             .push(started);
         Ok(started)
+    }
+
+    pub fn installation(&self) -> &Installation {
+        &self.installation
     }
 
     /// The directory that belongs to this instance alone.
@@ -335,6 +407,103 @@ impl Containerd {
         Ok(String::from_utf8(done.stdout)?)
     }
 
+    /// The IDs of all sandboxes and containers that it knows, and what it knows of each.
+    fn known(&self) -> anyhow::Result<Vec<(String, String)>> {
+        let ids = self.ctr(&["--namespace=k8s.io", "containers", "list", "-q"])?;
+        let info = |id: &str| {
+            let info = self.ctr(&["--namespace=k8s.io", "containers", "info", id])?;
+            Ok((id.to_owned(), info))
+        };
+        ids.lines().map(info).collect()
+    }
+
+    /// Fails while there are addresses, network namespaces or leases that belong to none of these.
+    fn no_strays(&self, known: &[(String, String)]) -> anyhow::Result<()> {
+        let is_known = |id: &str| known.iter().any(|(known, _)| known == id);
+        for entry in fs::read_dir(self.dir.join("addresses"))
+            .into_iter()
+            .flatten()
+        {
+            // Whose an address is stands in the first line of its file.
+            for file in fs::read_dir(entry?.path())? {
+                let path = file?.path();
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                if name.parse::<std::net::IpAddr>().is_ok() {
+                    let text = fs::read_to_string(&path)?;
+                    let owner = text.lines().next().unwrap_or_default().trim();
+                    ensure!(is_known(owner), "the address {name} is left, of {owner}");
+                }
+            }
+        }
+        for namespace in self.network_namespaces()? {
+            let used = known.iter().any(|(_, info)| info.contains(&namespace));
+            ensure!(used, "the network namespace {namespace} is left");
+        }
+        for lease in self
+            .ctr(&["--namespace=k8s.io", "leases", "list", "-q"])?
+            .lines()
+        {
+            ensure!(is_known(lease.trim()), "the lease {lease} is left");
+        }
+        Ok(())
+    }
+
+    /// Where it has mounted network namespaces.
+    fn network_namespaces(&self) -> anyhow::Result<Vec<String>> {
+        let mounts = fs::read_to_string("/proc/self/mounts")?;
+        let dir = format!("{}/", self.dir.display());
+        let places = mounts.lines().filter_map(|line| {
+            let mut fields = line.split(' ').skip(1);
+            let (place, kind) = (fields.next()?, fields.next()?);
+            (kind == "nsfs" && place.starts_with(&dir)).then(|| place.to_owned())
+        });
+        Ok(places.collect())
+    }
+
+    /// Waits until nothing of these pods is left: no container, no sandbox, no process with `mark` in
+    /// its command, no control group, and nothing of what sandboxes are given.
+    pub async fn nothing_left(&self, uids: &[String], mark: &str) -> anyhow::Result<()> {
+        crate::eventually(&format!("nothing to be left of {uids:?}"), async || {
+            let known = self.known()?;
+            for (id, info) in &known {
+                let mentioned = uids.iter().find(|uid| info.contains(uid.as_str()));
+                ensure!(
+                    mentioned.is_none(),
+                    "container {id} of {mentioned:?} is left"
+                );
+            }
+            let left = processes::with_command(mark);
+            ensure!(left.is_empty(), "processes: {left:?}");
+            let groups = Command::new("find").args([GROUPS, "-type", "d"]).output()?;
+            let groups = String::from_utf8(groups.stdout)?;
+            let of_them = |group: &&str| uids.iter().any(|uid| group.contains(uid.as_str()));
+            let left: Vec<_> = groups.lines().filter(of_them).collect();
+            ensure!(left.is_empty(), "control groups: {left:?}");
+            self.no_strays(&known)?;
+            Ok(Some(()))
+        })
+        .await
+    }
+
+    /// Waits until it has nothing but this many pods of one container.
+    pub async fn pods_left(&self, count: usize) -> anyhow::Result<()> {
+        crate::eventually("containerd to have forgotten the others", async || {
+            let ids = self.ctr(&["--namespace=k8s.io", "containers", "list", "-q"])?;
+            ensure!(ids.lines().count() == 2 * count, "{ids}");
+            Ok(Some(()))
+        })
+        .await
+    }
+
+    /// Waits until there is nothing of what sandboxes are given but what belongs to one.
+    pub async fn nothing_astray(&self) -> anyhow::Result<()> {
+        crate::eventually("nothing to have gone astray", async || {
+            self.no_strays(&self.known()?)?;
+            Ok(Some(()))
+        })
+        .await
+    }
+
     fn config(&self) -> String {
         let dir = self.dir.display();
         let (image, plugins) = (self.sandbox_image, PLUGINS);
@@ -411,5 +580,40 @@ mod tests {
         fs::write(dir.path().join("ptp"), "")?;
         assert_eq!(missing_plugin(dir.path(), "ptp"), None);
         Ok(())
+    }
+
+    #[test]
+    fn a_version_is_read_from_what_containerd_says_of_itself() {
+        let debian =
+            "containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3\n";
+        let built = "containerd github.com/containerd/containerd/v2 v2.3.7 \n";
+        assert_eq!(version(debian), Some((1, 6)));
+        assert_eq!(version(built), Some((2, 3)));
+        assert_eq!(version("containerd"), None);
+    }
+
+    /// Tables say of tests that they ran on both: the two must be what they are taken for.
+    #[test]
+    fn one_containerd_knows_no_stop_signals_and_the_other_does() -> anyhow::Result<()> {
+        let all = Installation::each();
+        for installation in &all {
+            let version = installation.version()?;
+            if installation.is_given() {
+                assert!(version >= (2, 3), "{NEW}: {version:?}");
+            } else {
+                assert!(matches!(version, (1, 6 | 7)), "{OLD}: {version:?}");
+            }
+        }
+        if let [oldest, newest] = all.as_slice() {
+            assert!(!oldest.is_given() && newest.is_given());
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_test_has_its_containerd_by_its_name_wherever_it_is() {
+        assert!(is_for_newest("odd"));
+        assert!(is_for_newest("scripts::odd"));
+        assert!(!is_for_newest("even"));
     }
 }

@@ -78,6 +78,22 @@ pub async fn told(stage: &Stage, pod: &str, reason: &str) -> anyhow::Result<Vec<
         .collect())
 }
 
+/// Waits until something with `part` in it was told about a pod under a reason; returns all of it.
+pub async fn until_told(
+    stage: &Stage,
+    pod: &str,
+    reason: &str,
+    part: &str,
+) -> anyhow::Result<String> {
+    eventually(&format!("{reason} of {pod}: {part}"), async || {
+        let told = told(stage, pod, reason).await?;
+        let found = told.iter().find(|one| one.contains(part)).cloned();
+        anyhow::ensure!(found.is_some(), "{told:?}");
+        Ok(found)
+    })
+    .await
+}
+
 /// Waits until the end of the pod's containers has begun: hooks run from then on.
 pub async fn stopping(stage: &Stage, pod: &str) -> anyhow::Result<()> {
     eventually(&format!("the beginning of the end of {pod}"), async || {

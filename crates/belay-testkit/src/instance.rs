@@ -22,7 +22,6 @@ use crate::{
     ports::unique_port,
     reaper::{DIRECTORY_VARIABLE, Reaper},
     rest::Rest,
-    skip::skip,
     wait::eventually,
 };
 
@@ -133,15 +132,11 @@ impl Instance {
         SHARED.get_or_try_init(|| Self::up().start()).await
     }
 
-    /// One `belay up` on every containerd that is installed, each shared by a test binary; none
-    /// after having said that the test is skipped.
+    /// One `belay up` on every containerd that is installed, each shared by a test binary. What is not
+    /// installed is said to be skipped.
     pub async fn on_each_containerd() -> anyhow::Result<Vec<&'static Self>> {
-        let installations = Installation::all().unwrap_or_else(|missing| {
-            skip(&missing);
-            Vec::new()
-        });
         let mut instances = Vec::new();
-        for installation in installations {
+        for installation in Installation::each() {
             instances.push(Self::shared_on(&installation).await?);
         }
         Ok(instances)

@@ -19,12 +19,12 @@ mod protocol {
 }
 
 use protocol::runtime::v1::{
-    Capability, ContainerConfig, ContainerMetadata, CreateContainerRequest, ImageSpec,
-    ImageStatusRequest, Int64Value, KeyValue, LinuxContainerConfig, LinuxContainerSecurityContext,
-    LinuxPodSandboxConfig, LinuxSandboxSecurityContext, NamespaceMode, NamespaceOption,
-    PodSandboxConfig, PodSandboxMetadata, RemoveContainerRequest, RemovePodSandboxRequest,
-    RunPodSandboxRequest, StartContainerRequest, StopContainerRequest, StopPodSandboxRequest,
-    VersionRequest, image_service_client::ImageServiceClient,
+    Capability, ContainerConfig, ContainerMetadata, ContainerStatusRequest, CreateContainerRequest,
+    ImageSpec, ImageStatusRequest, Int64Value, KeyValue, LinuxContainerConfig,
+    LinuxContainerSecurityContext, LinuxPodSandboxConfig, LinuxSandboxSecurityContext,
+    NamespaceMode, NamespaceOption, PodSandboxConfig, PodSandboxMetadata, RemoveContainerRequest,
+    RemovePodSandboxRequest, RunPodSandboxRequest, StartContainerRequest, StopContainerRequest,
+    StopPodSandboxRequest, VersionRequest, image_service_client::ImageServiceClient,
     runtime_service_client::RuntimeServiceClient,
 };
 
@@ -195,6 +195,16 @@ impl Kubelet {
         };
         self.cri().stop_container(request).await?;
         Ok(())
+    }
+
+    /// What it says of a container's stop signal, by its number in the protocol; 0 where it says
+    /// nothing.
+    pub async fn stop_signal(&self, id: &str) -> anyhow::Result<i32> {
+        let request = ContainerStatusRequest {
+            container_id: id.to_owned(),
+        };
+        let answer = self.cri().container_status(request).await?.into_inner();
+        Ok(answer.status.context("no status")?.stop_signal)
     }
 
     pub async fn remove_container(&self, id: &str) -> anyhow::Result<()> {

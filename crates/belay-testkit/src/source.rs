@@ -1,19 +1,25 @@
 //! What the sources of tests say, for tables that name tests.
 
-/// Whether this source has a test of this name: a function with an attribute that makes it one.
+/// Whether this source has a test of this name.
 pub fn has_test(source: &str, name: &str) -> bool {
+    tests(source).contains(&name)
+}
+
+/// The names of all tests of this source: functions with an attribute that makes them tests.
+pub fn tests(source: &str) -> Vec<&str> {
     let lines: Vec<&str> = source.lines().map(str::trim).collect();
-    let head = format!("fn {name}(");
-    let heads = lines.iter().enumerate().filter(|(_, line)| {
-        let line = line.strip_prefix("async ").unwrap_or(line);
-        line.starts_with(&head)
-    });
-    heads.into_iter().any(|(at, _)| {
+    let is_test = |at: usize| {
         let above = lines[..at].iter().rev();
         above
             .take_while(|line| line.starts_with("#[") || line.starts_with("//"))
             .any(|line| makes_a_test(line))
-    })
+    };
+    let names = lines.iter().enumerate().filter_map(|(at, line)| {
+        let line = line.strip_prefix("async ").unwrap_or(line);
+        let (name, _) = line.strip_prefix("fn ")?.split_once('(')?;
+        is_test(at).then_some(name)
+    });
+    names.collect()
 }
 
 fn makes_a_test(attribute: &str) -> bool {
@@ -23,7 +29,7 @@ fn makes_a_test(attribute: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::has_test;
+    use super::{has_test, tests};
 
     #[test]
     fn only_what_is_run_is_a_test() {
@@ -41,5 +47,6 @@ mod tests {
         ] {
             assert_eq!(has_test(source, name), expected, "{name}");
         }
+        assert_eq!(tests(source), ["runs", "runs_too"]);
     }
 }

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 use crate::{Cluster, Instance, Kubectl, PODS, PodBuilder, Rest, image, kubectl, rest};
@@ -49,7 +49,7 @@ impl Stage {
     }
 
     /// The embedded server and its node on every containerd that is installed, each shared by a test
-    /// binary; none after having said that the test is skipped.
+    /// binary. What is not installed is said to be skipped.
     pub async fn on_each_containerd() -> anyhow::Result<Vec<Self>> {
         let mut stages = Vec::new();
         for instance in Instance::on_each_containerd().await? {
@@ -142,6 +142,19 @@ impl Stage {
     /// Creates the pod.
     pub async fn create(&self, pod: PodBuilder) -> anyhow::Result<Value> {
         self.admin.post(PODS, &self.manifest(pod)).await?.ok()
+    }
+
+    /// What a pod shows of its containers and of when it became ready, once it is. What is not the
+    /// pod's own trouble changes nothing of it.
+    pub async fn health(&self, pod: &str) -> anyhow::Result<Value> {
+        let path = format!("{PODS}/{pod}");
+        let health = |pod: &Value| {
+            let status = &pod["status"];
+            let mut conditions = status["conditions"].as_array()?.iter();
+            let ready = conditions.find(|one| one["type"] == "Ready" && one["status"] == "True")?;
+            Some(json!({ "containers": status["containerStatuses"], "ready": ready }))
+        };
+        self.admin.until(&path, "readiness", health).await
     }
 
     /// Creates the pod and waits until it runs.

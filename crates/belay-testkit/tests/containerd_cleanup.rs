@@ -4,7 +4,7 @@ use std::{fs, path::Path, process::Command};
 
 use belay_testkit::{
     ContainerSpec, Containerd, PodSpec, containerd::Installation, processes,
-    reaper::DIRECTORY_VARIABLE, skip::skip,
+    reaper::DIRECTORY_VARIABLE,
 };
 
 fn mounts_under(dir: &Path) -> anyhow::Result<usize> {
@@ -23,14 +23,7 @@ fn control_groups_of(dir: &Path) -> anyhow::Result<usize> {
 
 #[tokio::test]
 async fn processes_mounts_and_control_groups_go_with_it() -> anyhow::Result<()> {
-    let installations = match Installation::all() {
-        Ok(installations) => installations,
-        Err(missing) => {
-            skip(&missing);
-            return Ok(());
-        }
-    };
-    for installation in installations {
+    for installation in Installation::each() {
         let containerd = Containerd::start(&installation).await?;
         let dir = containerd.dir().to_owned();
         let mark = format!("{DIRECTORY_VARIABLE}={}", dir.display());

@@ -1,5 +1,5 @@
-//! `kubectl exec` and `kubectl logs` of containers on a real containerd, the newest that is
-//! installed.
+//! `kubectl exec` and `kubectl logs` of containers on a real containerd: half of what is
+//! tried on the oldest that is installed, half on the newest.
 
 use belay_testkit::containerd::{Containerd, Installation};
 use belay_testkit::{Builder, Instance, Kubectl, Stage};
@@ -10,7 +10,7 @@ mod exec;
 mod logs;
 
 async fn shared() -> anyhow::Result<Option<(&'static Instance, Stage, Kubectl)>> {
-    let Some(installation) = Installation::newest() else {
+    let Some(installation) = Installation::of_this_test() else {
         return Ok(None);
     };
     let instance = Instance::shared_on(&installation).await?;
@@ -21,7 +21,7 @@ async fn shared() -> anyhow::Result<Option<(&'static Instance, Stage, Kubectl)>>
 
 /// Without a containerd, which is said, a test of its own instance runs on plain processes.
 async fn on_runtime(instance: Builder) -> anyhow::Result<Builder> {
-    match Installation::newest() {
+    match Installation::of_this_test() {
         Some(installation) => Ok(instance.on(Containerd::shared(&installation).await?)),
         None => Ok(instance),
     }

@@ -5,7 +5,6 @@ use std::path::Path;
 
 use belay_testkit::containerd::Installation;
 use belay_testkit::image::Image;
-use belay_testkit::skip::skip;
 use belay_testkit::{Builder, Containerd, Instance};
 
 #[path = "nginx/balancer.rs"]
@@ -24,17 +23,10 @@ const WITHOUT: &[Without] = &[Without::ALL[0]];
 const IMAGE: &str = "docker.io/library/nginx:1.22";
 
 async fn server() -> anyhow::Result<Option<Builder>> {
-    let installations = match Installation::all() {
-        Ok(all) => all,
-        Err(missing) => {
-            skip(&missing);
-            return Ok(None);
-        }
-    };
-    let Some(installation) = installations.first() else {
+    let Some(installation) = Installation::oldest() else {
         return Ok(None);
     };
-    let containerd = Containerd::shared(installation).await?;
+    let containerd = Containerd::shared(&installation).await?;
     let image = Image::of_program(Path::new("/usr/sbin/nginx"), IMAGE)?;
     containerd.import(image).await?;
     Ok(Some(Instance::server().on(containerd)))

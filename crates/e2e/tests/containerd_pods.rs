@@ -3,19 +3,21 @@
 #[path = "kubectl/rotation.rs"]
 mod rotation;
 
+use std::time::Duration;
+
 use anyhow::Context as _;
 use belay_testkit::containerd::{Containerd, Installation};
-use belay_testkit::ends::{delete, gone, reports, told};
+use belay_testkit::ends::{delete, gone, reports, told, until_told};
 use belay_testkit::image::QUITTER;
-use belay_testkit::skip::skip;
+use belay_testkit::rest::Watch;
 use belay_testkit::{
-    CONFIG_MAPS, Instance, Kubectl, PODS, PodBuilder, Rest, Stage, eventually, pod, processes,
-    until_file,
+    CONFIG_MAPS, Instance, Kubectl, PODS, PodBuilder, Rest, Stage, eventually, pod, until_file,
 };
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
-/// Where whatever a pod uses is counted.
-const GROUPS: &str = "/sys/fs/cgroup";
+/// No status takes this long to come.
+const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A pod with everything: an init container that prepares, a sidecar, and one that uses both.
 fn whole(stage: &Stage, name: &str) -> PodBuilder {
@@ -78,29 +80,6 @@ async fn ready(admin: &Rest, name: &str) -> anyhow::Result<Value> {
     .await
 }
 
-/// That nothing of a pod is left: no process, no container, no sandbox, no control group.
-async fn nothing_left(containerd: &Containerd, uid: &str, mark: &str) -> anyhow::Result<()> {
-    eventually(&format!("nothing to be left of {uid}"), async || {
-        let known = containerd.ctr(&["--namespace=k8s.io", "containers", "list"])?;
-        let sandboxes = containerd.ctr(&["--namespace=k8s.io", "containers", "list", "-q"])?;
-        anyhow::ensure!(!known.contains(uid), "containers: {known}");
-        for id in sandboxes.lines() {
-            let info = containerd.ctr(&["--namespace=k8s.io", "containers", "info", id]);
-            let mentioned = info.unwrap_or_default().contains(uid);
-            anyhow::ensure!(!mentioned, "container {id} is left");
-        }
-        let left = processes::with_command(mark);
-        anyhow::ensure!(left.is_empty(), "processes: {left:?}");
-        let groups = std::process::Command::new("find")
-            .args([GROUPS, "-type", "d", "-name", &format!("*{uid}*")])
-            .output()?;
-        let groups = String::from_utf8(groups.stdout)?;
-        anyhow::ensure!(groups.is_empty(), "control groups: {groups}");
-        Ok(Some(()))
-    })
-    .await
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_applied_with_kubectl_shows_the_same_on_containerd_and_as_processes()
 -> anyhow::Result<()> {
@@ -133,7 +112,7 @@ async fn a_pod_applied_with_kubectl_shows_the_same_on_containerd_and_as_processe
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kubectl_applies_and_deletes_on_containerd_and_nothing_is_left() -> anyhow::Result<()> {
-    for installation in installations() {
+    for installation in Installation::each() {
         let containerd = Containerd::shared(&installation).await?;
         let mut instance = Instance::up().on(containerd).start().await?;
         let Some(kubectl) = Kubectl::of(&instance) else {
@@ -162,16 +141,10 @@ async fn kubectl_applies_and_deletes_on_containerd_and_nothing_is_left() -> anyh
 
         delete(&stage, "applied").await?;
         gone(&stage, "applied").await?;
-        nothing_left(containerd, &uid, &stage.file("applied-heard")).await?;
+        let mark = stage.file("applied-heard");
+        containerd.nothing_left(&[uid], &mark).await?;
     }
     Ok(())
-}
-
-fn installations() -> Vec<Installation> {
-    Installation::all().unwrap_or_else(|missing| {
-        skip(&missing);
-        Vec::new()
-    })
 }
 
 /// The reason and message of a waiting container.
@@ -185,6 +158,20 @@ async fn waiting(stage: &Stage, name: &str, reason: &str) -> anyhow::Result<Stri
         Ok(Some(message.to_owned()))
     })
     .await
+}
+
+/// Why a container waits, one reason after the other, up to this one.
+async fn reasons_up_to(watch: &mut Watch, last: &str) -> anyhow::Result<Vec<String>> {
+    let mut reasons = Vec::new();
+    loop {
+        let event = watch.next().await.context("the watch has ended")?;
+        let waiting = &event["object"]["status"]["containerStatuses"][0]["state"]["waiting"];
+        let reason = waiting["reason"].as_str().unwrap_or_default().to_owned();
+        if reason == last {
+            return Ok(reasons);
+        }
+        reasons.push(reason);
+    }
 }
 
 /// A container that could not be run has ended, and waits for the next try.
@@ -220,15 +207,6 @@ async fn no_command(stage: &Stage) -> anyhow::Result<()> {
     .await
 }
 
-async fn until_told(stage: &Stage, pod: &str, reason: &str, part: &str) -> anyhow::Result<()> {
-    eventually(&format!("{reason} of {pod}: {part}"), async || {
-        let told = told(stage, pod, reason).await?;
-        anyhow::ensure!(told.iter().any(|one| one.contains(part)), "{told:?}");
-        Ok(Some(()))
-    })
-    .await
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_pods_wait_with_the_usual_reasons_and_messages() -> anyhow::Result<()> {
     for stage in Stage::on_each_containerd().await? {
@@ -239,6 +217,8 @@ async fn bad_pods_wait_with_the_usual_reasons_and_messages() -> anyhow::Result<(
 
         create(bad("no-command", "command", json!(["/no/such/program"]))).await?;
         no_command(&stage).await?;
+        let watched = format!("{PODS}?watch=true&fieldSelector=metadata.name%3Dno-image");
+        let mut watch = stage.admin().watch(&watched).await?;
         create(bad("no-image", "image", json!("127.0.0.1:1/no/such:1"))).await?;
         create(bad("no-name", "image", json!("library/UPPER"))).await?;
         let never = bad("no-pull", "image", json!("127.0.0.1:1/no/such:1"));
@@ -246,6 +226,8 @@ async fn bad_pods_wait_with_the_usual_reasons_and_messages() -> anyhow::Result<(
         let from = json!([{"configMapRef": {"name": "no-such-map"}}]);
         create(bad("no-map", "envFrom", from)).await?;
 
+        let reasons = timeout(PATIENCE, reasons_up_to(&mut watch, "ImagePullBackOff")).await??;
+        assert!(reasons.contains(&"ErrImagePull".to_owned()), "{reasons:?}");
         let message = waiting(&stage, "no-image", "ImagePullBackOff").await?;
         let begin = "Back-off pulling image \"127.0.0.1:1/no/such:1\": ErrImagePull: ";
         assert!(message.starts_with(begin), "{message}");
@@ -373,7 +355,9 @@ async fn a_pod_with_a_volume_that_is_not_there_waits_and_one_with_an_impossible_
             Ok((count >= Some(1)).then_some(()))
         })
         .await?;
-        waiting(&stage, "no-volume", "ContainerCreating").await?;
+        // Why is told in events, as a kubelet does.
+        let message = waiting(&stage, "no-volume", "ContainerCreating").await?;
+        assert_eq!(message, "");
         let part = "MountVolume.SetUp failed for volume \"files\" : configmap \"none\" not found";
         until_told(&stage, "no-volume", "FailedMount", part).await?;
         for name in ["no-health", "no-volume"] {
@@ -386,7 +370,7 @@ async fn a_pod_with_a_volume_that_is_not_there_waits_and_one_with_an_impossible_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn agents_of_two_nodes_on_one_containerd_leave_each_other_alone() -> anyhow::Result<()> {
-    let Some(installation) = installations().into_iter().next_back() else {
+    let Some(installation) = Installation::of_this_test() else {
         return Ok(());
     };
     let containerd = Containerd::shared(&installation).await?;
@@ -441,7 +425,7 @@ fn has_processes(uid: &str) -> anyhow::Result<bool> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_that_has_come_to_its_end_gives_its_sandbox_back_and_keeps_its_logs()
 -> anyhow::Result<()> {
-    for installation in installations() {
+    for installation in Installation::each() {
         let containerd = Containerd::shared(&installation).await?;
         let mut instance = Instance::up().on(containerd).start().await?;
         let Some(kubectl) = Kubectl::of(&instance) else {
@@ -485,7 +469,7 @@ async fn a_pod_that_has_come_to_its_end_gives_its_sandbox_back_and_keeps_its_log
             delete(&stage, name).await?;
             gone(&stage, name).await?;
         }
-        nothing_left(containerd, uid, &file).await?;
+        containerd.nothing_left(&[uid.to_owned()], &file).await?;
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use belay_testkit::ends::{LONG, delete, gone, reports};
 use belay_testkit::{
     Doorman, Instance, PODS, PodBuilder, Stage, eventually, pod, processes, until_file,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// What the end of a pod with a command as its hook must ask for at least.
 const NEEDED: [&str; 8] = [
@@ -38,8 +38,8 @@ struct Rig {
 }
 
 impl Rig {
-    async fn start() -> anyhow::Result<Option<Self>> {
-        let Some(installation) = Installation::newest() else {
+    async fn start(installation: Option<Installation>) -> anyhow::Result<Option<Self>> {
+        let Some(installation) = installation else {
             return Ok(None);
         };
         let containerd = Containerd::start(&installation).await?;
@@ -74,12 +74,6 @@ impl Rig {
         Ok(std::fs::read_to_string(self.stage.file(name))?)
     }
 
-    async fn containers(&self, name: &str) -> anyhow::Result<Value> {
-        let path = format!("{PODS}/{name}");
-        let pod = self.stage.admin().get(&path).await?.ok()?;
-        Ok(pod["status"]["containerStatuses"].clone())
-    }
-
     /// Warnings about a pod.
     async fn warnings(&self, name: &str) -> anyhow::Result<usize> {
         let events = "/api/v1/namespaces/default/events";
@@ -103,27 +97,16 @@ impl Rig {
         let reply = self.stage.admin().get(&format!("{PODS}/{name}")).await?;
         Ok(reply.status.as_u16() == 404)
     }
-
-    /// That containerd has nothing but this many pods of one container.
-    async fn pods_left(&self, count: usize) -> anyhow::Result<()> {
-        eventually("containerd to have forgotten the others", async || {
-            let list = ["--namespace=k8s.io", "containers", "list", "-q"];
-            let ids = self.containerd.ctr(&list)?;
-            anyhow::ensure!(ids.lines().count() == 2 * count, "{ids}");
-            Ok(Some(()))
-        })
-        .await
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whichever_call_of_an_end_is_refused_the_container_ends_and_the_rest_follows()
 -> anyhow::Result<()> {
-    let Some(rig) = Rig::start().await? else {
+    let Some(rig) = Rig::start(Installation::oldest()).await? else {
         return Ok(());
     };
     rig.up(rig.talker("bystander"), "bystander").await?;
-    let before = rig.containers("bystander").await?;
+    let before = rig.stage.health("bystander").await?;
     // One end in peace tells what there is to be refused.
     rig.up(rig.talker("peaceful"), "peaceful").await?;
     rig.doorman.called();
@@ -154,23 +137,24 @@ async fn whichever_call_of_an_end_is_refused_the_container_ends_and_the_rest_fol
         .await?;
         rig.doorman.let_through();
         gone(&rig.stage, &name).await.context(call.clone())?;
-        rig.pods_left(1).await.context(call.clone())?;
-        assert_eq!(rig.containers("bystander").await?, before, "{call}");
+        rig.containerd.pods_left(1).await.context(call.clone())?;
+        assert_eq!(rig.stage.health("bystander").await?, before, "{call}");
     }
     delete(&rig.stage, "bystander").await?;
     gone(&rig.stage, "bystander").await?;
     assert_eq!(rig.heard("bystander")?, "up\nhook\nTERM\n");
-    rig.pods_left(0).await
+    rig.containerd.pods_left(0).await?;
+    rig.containerd.nothing_astray().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whichever_call_of_a_start_is_refused_the_pod_says_so_and_starts_once_when_it_may()
 -> anyhow::Result<()> {
-    let Some(rig) = Rig::start().await? else {
+    let Some(rig) = Rig::start(Installation::newest()).await? else {
         return Ok(());
     };
     rig.up(rig.talker("bystander"), "bystander").await?;
-    let before = rig.containers("bystander").await?;
+    let before = rig.stage.health("bystander").await?;
     // One start in peace tells what there is to be refused.
     rig.doorman.called();
     rig.up(rig.talker("peaceful"), "peaceful").await?;
@@ -190,7 +174,7 @@ async fn whichever_call_of_a_start_is_refused_the_pod_says_so_and_starts_once_wh
             Ok((up || rig.warnings(&name).await? > 0).then_some(()))
         })
         .await?;
-        assert_eq!(rig.containers("bystander").await?, before, "{call}");
+        assert_eq!(rig.stage.health("bystander").await?, before, "{call}");
         names.push(name);
     }
     rig.doorman.let_through();
@@ -208,15 +192,24 @@ async fn whichever_call_of_a_start_is_refused_the_pod_says_so_and_starts_once_wh
         gone(&rig.stage, name).await?;
         assert_eq!(rig.heard(name)?, "up\nhook\nTERM\n", "{name}");
     }
-    rig.pods_left(0).await
+    rig.containerd.pods_left(0).await?;
+    rig.containerd.nothing_astray().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn while_everything_is_refused_containers_end_by_signal_and_by_grace() -> anyhow::Result<()> {
-    let Some(rig) = Rig::start().await? else {
+    for installation in Installation::each() {
+        ends_by_signal_and_by_grace(installation).await?;
+    }
+    Ok(())
+}
+
+async fn ends_by_signal_and_by_grace(installation: Installation) -> anyhow::Result<()> {
+    let Some(rig) = Rig::start(Some(installation)).await? else {
         return Ok(());
     };
-    rig.up(rig.talker("bystander"), "bystander").await?;
+    let bystander = rig.talker("bystander").probed();
+    rig.up(bystander, "bystander").await?;
     rig.up(rig.talker("leaving"), "leaving").await?;
     let file = rig.stage.file("staying");
     let deaf = format!("trap '' TERM; echo up >> {file}; while :; do sleep 0.05; done");
@@ -224,7 +217,7 @@ async fn while_everything_is_refused_containers_end_by_signal_and_by_grace() -> 
         .container("main", ["sh", "-c", &deaf])
         .grace(1);
     rig.up(staying, "staying").await?;
-    let before = rig.containers("bystander").await?;
+    let before = rig.stage.health("bystander").await?;
 
     rig.doorman.refuse_everything();
     delete(&rig.stage, "leaving").await?;
@@ -236,12 +229,13 @@ async fn while_everything_is_refused_containers_end_by_signal_and_by_grace() -> 
     // Their objects do not wait for ever for a runtime that will not forget them.
     gone(&rig.stage, "leaving").await?;
     gone(&rig.stage, "staying").await?;
-    assert_eq!(rig.containers("bystander").await?, before);
+    assert_eq!(rig.stage.health("bystander").await?, before);
 
     rig.doorman.let_through();
-    rig.pods_left(1).await?;
-    assert_eq!(rig.containers("bystander").await?, before);
+    rig.containerd.pods_left(1).await?;
+    assert_eq!(rig.stage.health("bystander").await?, before);
     delete(&rig.stage, "bystander").await?;
     gone(&rig.stage, "bystander").await?;
-    rig.pods_left(0).await
+    rig.containerd.pods_left(0).await?;
+    rig.containerd.nothing_astray().await
 }

@@ -7,36 +7,44 @@
 
 use belay_testkit::containerd::Installation;
 use belay_testkit::skip::skip;
-use belay_testkit::{Containerd, Stage};
+use belay_testkit::{Containerd, Instance, Stage};
 
 #[path = "stages/containerd_another.rs"]
 mod another;
 #[path = "stages/containerd_one.rs"]
 mod one;
 
-/// The containerd of this number, shared by all tests; `None` after having said that the test is
-/// skipped.
-async fn containerd(number: usize) -> anyhow::Result<Option<&'static Containerd>> {
+/// What is installed under this number; `None` after having said that the test is skipped.
+fn installation(number: usize) -> Option<Installation> {
     let all = match Installation::all() {
         Ok(all) => all,
         Err(missing) => {
             skip(&missing);
-            return Ok(None);
+            return None;
         }
     };
-    match all.get(number) {
-        Some(installation) => Containerd::shared(installation).await.map(Some),
-        None => {
-            skip("there is no other containerd; `cargo xtask test --kubernetes` builds one");
-            Ok(None)
-        }
+    let found = all.into_iter().nth(number);
+    if found.is_none() {
+        skip("there is no other containerd; `cargo xtask test --kubernetes` builds one");
+    }
+    found
+}
+
+/// The containerd of this number, shared by all tests.
+async fn containerd(number: usize) -> anyhow::Result<Option<&'static Containerd>> {
+    match installation(number) {
+        Some(installation) => Containerd::shared(&installation).await.map(Some),
+        None => Ok(None),
     }
 }
 
 /// The embedded server and its node there.
 async fn stage(number: usize) -> anyhow::Result<Option<Stage>> {
-    match containerd(number).await? {
-        Some(_) => Ok(Stage::on_each_containerd().await?.into_iter().nth(number)),
+    match installation(number) {
+        Some(installation) => {
+            let instance = Instance::shared_on(&installation).await?;
+            Stage::on(instance).await.map(Some)
+        }
         None => Ok(None),
     }
 }

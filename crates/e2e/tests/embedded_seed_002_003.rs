@@ -5,6 +5,8 @@
 use belay_testkit::{Instance, Kubectl, PODS, Stage, eventually, pod};
 use serde_json::{Value, json};
 
+#[path = "promises/hooks.rs"]
+mod hooks;
 #[path = "promises/seed_002.rs"]
 mod seed_002;
 #[path = "promises/seed_003.rs"]

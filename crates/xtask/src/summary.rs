@@ -116,8 +116,10 @@ impl Summary {
         let failures = std::mem::take(&mut self.failures);
         let ran = again.passed + again.failed >= failures.len();
         let (flaky, failed): (Vec<_>, Vec<_>) = failures.into_iter().partition(|name| {
-            // One that could not do its work proves nothing.
-            ran && !again.failures.contains(name) && !again.has_skipped(name)
+            // One that could not do its work proves nothing, unless it is a part that it has not done
+            // the first time either.
+            let skipped = again.has_skipped(name) && !self.has_skipped(name);
+            ran && !again.failures.contains(name) && !skipped
         });
         self.passed += flaky.len();
         self.failed = failed.len();
@@ -161,11 +163,15 @@ impl Summary {
                 report.push_str(&format!("  {} marked #[ignore]\n", self.ignored));
             }
         }
+        // One that has failed in spite of what it skipped is not among those that passed.
+        let failed = |test: &String| self.failures.contains(test);
+        let skipped = self.skipped.keys().filter(|(_, test)| !failed(test));
+        let skipped = skipped.count();
         report.push_str(&format!(
             "{} passed, {} failed, {} skipped",
-            self.passed.saturating_sub(self.skipped.len()),
+            self.passed.saturating_sub(skipped),
             self.failed,
-            self.skipped.len() + self.ignored
+            skipped + self.ignored
         ));
         report
     }
@@ -297,6 +303,22 @@ mod tests {
         assert!(!one.accounts_for(2));
         // What cargo did not say is not known to be good either.
         assert!(!one.accounts_for(0));
+    }
+
+    #[test]
+    fn a_test_that_skips_a_part_of_its_work_both_times_is_flaky_like_any_other() {
+        let (mut one, _) = summary(
+            "running 2 tests\nSKIPPED: a: no other containerd\ntest a ... FAILED\n\
+             test result: FAILED. 1 passed; 1 failed; 0 ignored",
+        );
+        assert!(one.report().ends_with("1 passed, 1 failed, 0 skipped"));
+        let (again, _) = summary(
+            "running 1 test\nSKIPPED: a: no other containerd\ntest a ... ok\n\
+             test result: ok. 1 passed; 0 failed; 0 ignored",
+        );
+        one.tried_again(&again);
+        assert!(!one.failed());
+        assert!(one.report().ends_with("1 passed, 0 failed, 1 skipped"));
     }
 
     #[test]

@@ -16,7 +16,6 @@ use belay_runtime::{
 use belay_testkit::containerd::{Containerd, Installation};
 use belay_testkit::image::BUSYBOX;
 use belay_testkit::reaper::Reaper;
-use belay_testkit::skip::skip;
 
 use crate::fixture::{LONG, attempt, exec, soon, until};
 
@@ -30,7 +29,7 @@ pub async fn on_each(test: impl AsyncFn(&mut Bench)) {
 
 /// Runs a test on every containerd there is, which the whole suite shares.
 pub async fn on_each_containerd(test: impl AsyncFn(&mut Bench)) {
-    for installation in installations() {
+    for installation in Installation::each() {
         let containerd = Containerd::shared(&installation).await.unwrap();
         let mut bench = Bench::on_containerd(containerd).await;
         test(&mut bench).await;
@@ -40,17 +39,10 @@ pub async fn on_each_containerd(test: impl AsyncFn(&mut Bench)) {
 
 /// Runs a test on every containerd there is, one of the test's own.
 pub async fn on_own(test: impl AsyncFn(&mut Containerd)) {
-    for installation in installations() {
+    for installation in Installation::each() {
         let mut containerd = Containerd::start(&installation).await.unwrap();
         test(&mut containerd).await;
     }
-}
-
-pub fn installations() -> Vec<Installation> {
-    Installation::all().unwrap_or_else(|missing| {
-        skip(&missing);
-        Vec::new()
-    })
 }
 
 /// A runtime, a pod, and a directory that its containers see as the tests do.

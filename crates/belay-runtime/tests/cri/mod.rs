@@ -15,13 +15,12 @@ use belay_action::{ContainerId, Found, Report, Running, Target};
 use belay_runtime::{Containers, CriRuntime};
 use belay_shim::proc::Process;
 use belay_testkit::containerd::{Containerd, Installation};
-use belay_testkit::skip::skip;
 use belay_testkit::{ContainerSpec, Kubelet, PodSpec};
 pub use fixture::{LONG, attempt, exec, soon, unique_seconds, until, with_argument};
 
 /// Runs a test on every containerd there is, one that the test binary shares.
 pub async fn on_each(test: impl AsyncFn(Bench)) {
-    for installation in installations() {
+    for installation in Installation::each() {
         let containerd = Containerd::shared(&installation).await.unwrap();
         test(Bench::new(containerd).await).await;
     }
@@ -29,17 +28,10 @@ pub async fn on_each(test: impl AsyncFn(Bench)) {
 
 /// Runs a test on every containerd there is, one of the test's own.
 pub async fn on_own(test: impl AsyncFn(&mut Containerd)) {
-    for installation in installations() {
+    for installation in Installation::each() {
         let mut containerd = Containerd::start(&installation).await.unwrap();
         test(&mut containerd).await;
     }
-}
-
-fn installations() -> Vec<Installation> {
-    Installation::all().unwrap_or_else(|missing| {
-        skip(&missing);
-        Vec::new()
-    })
 }
 
 /// A runtime with a directory of its own.

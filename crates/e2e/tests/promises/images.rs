@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use belay_testkit::ends::{LONG, delete, gone, pre_stop, sent, told};
+use anyhow::Context as _;
+use belay_api::signal::Signal;
+use belay_testkit::ends::{LONG, delete, gone, pre_stop, run, sent, told};
 use belay_testkit::image::{self, Image};
 use belay_testkit::{Instance, PodBuilder, Stage, pod};
 use serde_json::{Value, json};
@@ -62,6 +64,59 @@ async fn kep_4960_e2e_an_agent_with_its_gate_off_leaves_it_to_the_image() -> any
     let (running, heard) = stopped(&stage, "gate-off", manifest, &files).await?;
     assert_eq!(heard, ["up\n3\n", "up\n3\n", "up\n15\n"]);
     assert_eq!(shown(&running), [Value::Null, Value::Null, Value::Null]);
+    Ok(())
+}
+
+/// The runtime is told of the signal when a container is made, so whoever else stops that container
+/// through it (an operator, another agent) sends the right one: where the runtime knows of signals,
+/// since 2.3, and where the agent does.
+#[tokio::test(flavor = "multi_thread")]
+async fn kep_4960_e2e_the_runtime_itself_stops_a_container_with_the_signal_it_was_told()
+-> anyhow::Result<()> {
+    let Some(containerd) = super::containerd().await? else {
+        return Ok(());
+    };
+    let knows = containerd.installation().version()? >= (2, 3);
+    let mut instance = Instance::server().on(containerd).start().await?;
+    let off = "--feature-gates=ContainerStopSignals=false";
+    instance.start_agent("told-on", &[]).await?;
+    instance
+        .start_agent_with_args("told-off", &[off], &[])
+        .await?;
+    let stage = Stage::on(&instance).await?;
+    let kubelet = containerd.kubelet();
+    for (node, on) in [("told-on", true), ("told-off", false)] {
+        for (signal, number) in [("SIGUSR1", 10), ("SIGRTMIN+3", 37)] {
+            let name = format!("{node}-{number}");
+            let file = stage.file(&name);
+            let manifest = pod(&name)
+                .node(node)
+                .restart_policy("Never")
+                .container("main", ["sh", "-c", &reports_any(&file)])
+                .container_field("stopSignal", signal)
+                .grace(LONG);
+            let running = run(&stage, manifest, &file).await?;
+            let shown = effective(&running, "main");
+            assert_eq!(*shown, json!(on.then_some(signal)), "{name}: {running:#}");
+            let id = running["status"]["containerStatuses"][0]["containerID"].as_str();
+            let id = id.and_then(|id| id.strip_prefix("containerd://"));
+            let id = id.with_context(|| format!("no ID: {running:#}"))?;
+            // What it shows of itself is what the pod's status shows.
+            let (signal, number) = if on && knows {
+                (signal, number)
+            } else {
+                ("SIGTERM", 15)
+            };
+            let told = signal.parse::<Signal>()?.cri_number();
+            let field = kubelet.stop_signal(id).await?;
+            assert_eq!(field, if knows { told } else { 0 }, "{name}");
+            kubelet.stop_container(id, LONG.into()).await?;
+            let heard = std::fs::read_to_string(&file)?;
+            assert_eq!(heard, format!("up\n{number}\n"), "{name}");
+            delete(&stage, &name).await?;
+            gone(&stage, &name).await?;
+        }
+    }
     Ok(())
 }
 

@@ -2,6 +2,8 @@
 
 use belay_testkit::{Containerd, Stage};
 
+#[path = "../promises/hooks.rs"]
+mod hooks;
 #[path = "../promises/images.rs"]
 mod images;
 #[path = "../promises/seed_002.rs"]

@@ -153,11 +153,17 @@ async fn every_pod_ends_as_its_spec_says_though_its_agent_is_killed_all_the_time
         .run(pod("bystander").container("main", ["sh", "-c", &script]))
         .await?;
 
-    let mut pods = Vec::new();
+    let (mut pods, mut uids) = (Vec::new(), Vec::new());
     for round in 0..3 {
         for (shape, make) in SHAPES {
             let name = format!("{shape}-{round}");
-            stage.create(make(&name, &stage.file(&name))).await?;
+            let created = stage.create(make(&name, &stage.file(&name))).await?;
+            uids.push(
+                created["metadata"]["uid"]
+                    .as_str()
+                    .context("a UID")?
+                    .to_owned(),
+            );
             pods.push((shape, name));
         }
     }
@@ -219,6 +225,7 @@ async fn every_pod_ends_as_its_spec_says_though_its_agent_is_killed_all_the_time
         Ok(Some(()))
     })
     .await?;
+    super::nothing_left(&uids, &DEAF_CHILD).await?;
     let list = stage.admin().get(PODS).await?.ok()?;
     assert_eq!(list["items"].as_array().map(Vec::len), Some(1));
     Ok(())

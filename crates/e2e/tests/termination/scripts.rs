@@ -16,18 +16,18 @@ use serde_json::{Value, json};
 use crate::on_runtime;
 
 /// Longer than any test waits, in seconds: what ends before it has been ended.
-const LONG: u32 = 600;
+pub(crate) const LONG: u32 = 600;
 
 /// A pod that writes down what happens to it.
-struct Work {
-    heard: String,
-    gate: String,
+pub(crate) struct Work {
+    pub(crate) heard: String,
+    pub(crate) gate: String,
     /// Where its containers find the files; `None` for plain processes, which see all.
     files: Option<PathBuf>,
 }
 
 impl Work {
-    fn new(instance: &Instance) -> Self {
+    pub(crate) fn new(instance: &Instance) -> Self {
         Self {
             heard: instance.file("heard"),
             gate: instance.file("gate"),
@@ -37,7 +37,7 @@ impl Work {
         }
     }
 
-    fn build(&self, pod: PodBuilder) -> Value {
+    pub(crate) fn build(&self, pod: PodBuilder) -> Value {
         match &self.files {
             Some(files) => pod.in_containers(files).build(),
             None => pod.build(),
@@ -71,32 +71,32 @@ impl Work {
         Ok(std::fs::write(format!("{}.hook", self.gate), "")?)
     }
 
-    fn let_container_end(&self) -> anyhow::Result<()> {
+    pub(crate) fn let_container_end(&self) -> anyhow::Result<()> {
         Ok(std::fs::write(&self.gate, "")?)
     }
 
-    async fn until(&self, line: &str) -> anyhow::Result<()> {
+    pub(crate) async fn until(&self, line: &str) -> anyhow::Result<()> {
         until_file(&self.heard, |text| text.lines().any(|l| l == line))
             .await
             .map(drop)
     }
 
-    fn heard(&self) -> String {
+    pub(crate) fn heard(&self) -> String {
         std::fs::read_to_string(&self.heard).unwrap_or_default()
     }
 
-    async fn run(&self, admin: &Rest, pre_stop: &Value) -> anyhow::Result<()> {
+    pub(crate) async fn run(&self, admin: &Rest, pre_stop: &Value) -> anyhow::Result<()> {
         admin.run(&self.manifest(pre_stop)).await?;
         self.until("up").await
     }
 }
 
 /// The server may be gone before it has answered; the pod is marked all the same.
-async fn delete(admin: &Rest) {
+pub(crate) async fn delete(admin: &Rest) {
     let _ = admin.delete(&format!("{PODS}/p")).await;
 }
 
-async fn gone(instance: &Instance) -> anyhow::Result<()> {
+pub(crate) async fn gone(instance: &Instance) -> anyhow::Result<()> {
     let admin = instance.admin().await?;
     eventually("the pod to be gone", async || {
         let reply = admin.get(&format!("{PODS}/p")).await?;
@@ -110,7 +110,11 @@ async fn event(instance: &Instance, reason: &str) -> anyhow::Result<String> {
 }
 
 /// The message of an event that contains `text`.
-async fn event_about(instance: &Instance, reason: &str, text: &str) -> anyhow::Result<String> {
+pub(crate) async fn event_about(
+    instance: &Instance,
+    reason: &str,
+    text: &str,
+) -> anyhow::Result<String> {
     let admin = instance.admin().await?;
     eventually(&format!("the event {reason}"), async || {
         let list = admin.get(EVENTS).await?.ok()?;
@@ -230,7 +234,7 @@ async fn killed_right_after_the_first_signal_nobody_gets_his_grace_again() -> an
     assert_eq!(signal, Some(9), "{status}");
     tokio::time::sleep(AWAY).await;
     instance.start_again().await?;
-    let (after, left) = times_of_signal(&instance).await?;
+    let (after, left) = times_of_signal(&instance, "main").await?;
     assert!(after >= AWAY, "it began anew: {after:?} {left:?}");
     assert_eq!(after + left, Duration::from_secs(LONG.into()));
     let now = format!("{PODS}/p?gracePeriodSeconds=0");
@@ -273,17 +277,25 @@ async fn killed_during_a_sleep_nobody_gets_his_grace_again() -> anyhow::Result<(
     work.let_container_end()?;
     gone(&instance).await?;
     assert_eq!(work.heard(), "up\nterm\n");
-    let (after, left) = times_of_signal(&instance).await?;
+    let (after, left) = times_of_signal(&instance, "main").await?;
     assert!(after >= AWAY, "{after:?} {left:?}");
     assert_eq!(after + left, Duration::from_secs(LONG.into()));
     Ok(())
 }
 
-/// When the container `main` got its signal, counted from the beginning of its end, and what it had
-/// of its grace then.
-async fn times_of_signal(instance: &Instance) -> anyhow::Result<(Duration, Duration)> {
+/// When a container got its signal, counted from the beginning of its end, and what it had of its
+/// grace then.
+pub(crate) async fn times_of_signal(
+    instance: &Instance,
+    container: &str,
+) -> anyhow::Result<(Duration, Duration)> {
     // "Sent SIGTERM to container main after 2.345s; it has 597.655s before SIGKILL"
-    let sent = event_about(instance, "StopSignalSent", "container main ").await?;
+    let sent = event_about(
+        instance,
+        "StopSignalSent",
+        &format!("container {container} "),
+    )
+    .await?;
     let millis: Vec<u64> = sent
         .split_whitespace()
         .filter_map(|word| word.trim_end_matches(';').strip_suffix('s'))
