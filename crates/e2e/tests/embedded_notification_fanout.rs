@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use belay_testkit::{
     FANOUTS, Instance, NOTIFICATIONS, Stage, eventually, eventually_within, exec, fanout, lines,
-    notification, pod, until_file,
+    notification, pod, processes, until_file,
 };
 use seed_000_fanout::{
     children, counts, ended, member, run_all, sorted_lines, until_fanout, waiting,
@@ -180,6 +180,84 @@ async fn what_a_lost_agent_claimed_is_interrupted_for_good_and_what_a_living_one
     assert_eq!(ended["status"]["state"], "Succeeded", "{ended:#}");
     assert_eq!(ended["status"]["containers"][0]["attempts"], 1, "{ended:#}");
     assert_eq!(lines(&alive), 1);
+    Ok(())
+}
+
+/// "How does this feature react if the API server and/or etcd is unavailable?": what runs goes on and
+/// is told with its real end; nothing starts after the deadline, the default of a minute here.
+#[tokio::test(flavor = "multi_thread")]
+async fn while_the_server_is_away_for_the_default_deadline_what_runs_ends_and_what_waits_expires()
+-> anyhow::Result<()> {
+    const COUNT: u8 = 5;
+    const SLOTS: usize = 2;
+    let mut instance = Instance::server().start().await?;
+    let slots = SLOTS.to_string();
+    let arguments = ["--max-actions", slots.as_str()];
+    instance
+        .start_agent_with_args("n1", &arguments, &[])
+        .await?;
+    let stage = Stage::on(&instance).await?;
+    let (began, gate) = (stage.file("began"), stage.file("gate"));
+    let pods = (0..COUNT).map(|code| {
+        let script = format!(
+            "echo away-{code} >> {began}; while [ ! -e {gate} ]; do sleep 0.05; done; exit {code}"
+        );
+        pod(&format!("away-{code}"))
+            .label("group", "away")
+            .idle("main")
+            .notifier("work", exec(["sh", "-c", &script]).timeout(600))
+    });
+    run_all(&stage, pods.collect()).await?;
+    let asked = fanout("away", ("group", "away"), "work").spec("deadlineSeconds", Value::Null);
+    stage.admin().post(FANOUTS, &asked.build()).await?.ok()?;
+    let claimed = eventually("all to be claimed", async || {
+        let mut children = children(stage.admin(), "away").await?;
+        children.retain(|child| child["status"]["executor"] == "n1");
+        Ok((children.len() == usize::from(COUNT)).then_some(children))
+    })
+    .await?;
+    for child in &claimed {
+        assert_eq!(child["spec"]["deadlineSeconds"], 60, "{child:#}");
+    }
+    until_file(&began, |text| text.lines().count() == SLOTS).await?;
+    instance.kill9().await?;
+    // Creation times are whole seconds, cut off.
+    tokio::time::sleep(Duration::from_secs(60 + 2)).await;
+    // Two slots get free, for those who may not start any more.
+    std::fs::write(&gate, "")?;
+    eventually("the end of what runs", async || {
+        Ok(processes::with_command(&gate).is_empty().then_some(()))
+    })
+    .await?;
+    instance.start_again().await?;
+
+    let admin = instance.admin().await?;
+    let done = ended(&admin, "away").await?;
+    let ran = std::fs::read_to_string(&began)?;
+    let ran: Vec<&str> = ran.lines().collect();
+    assert_eq!(ran.len(), SLOTS, "nothing has begun since: {ran:?}");
+    let children = children(&admin, "away").await?;
+    assert_eq!(children.len(), usize::from(COUNT), "{children:#?}");
+    for child in &children {
+        let pod = child["spec"]["podName"].as_str().context("a pod")?;
+        let (status, main) = (&child["status"], &child["status"]["containers"][0]);
+        if ran.contains(&pod) {
+            let code: u8 = pod.trim_start_matches("away-").parse()?;
+            assert_eq!(main["exitCode"], code, "{child:#}");
+            assert_eq!(main["succeeded"], code == 0, "{child:#}");
+            let error = (code != 0).then_some("HandlerFailed");
+            assert_eq!(main["error"]["type"], json!(error), "{child:#}");
+        } else {
+            assert_eq!(status["state"], "Failed", "{child:#}");
+            assert_eq!(main["error"]["type"], "Expired", "{child:#}");
+            assert_eq!(main["exitCode"], Value::Null, "{child:#}");
+        }
+    }
+    let succeeded = i64::from(ran.contains(&"away-0"));
+    let all = i64::from(COUNT);
+    assert_eq!(counts(&done), (succeeded, all - succeeded), "{done:#}");
+    assert_eq!(done["status"]["targetCount"], all, "{done:#}");
+    assert_eq!(done["status"]["pending"], Value::Null, "{done:#}");
     Ok(())
 }
 
