@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use belay_testkit::{
-    FANOUTS, Instance, NOTIFICATIONS, Stage, eventually, eventually_within, exec, fanout, lines,
-    notification, pod, processes, until_file,
+    FANOUTS, Instance, NOTIFICATIONS, PODS, Stage, eventually, eventually_within, exec, fanout,
+    lines, notification, pod, processes, rest::name, until_file,
 };
 use seed_000_fanout::{
     children, counts, ended, member, run_all, sorted_lines, until_fanout, waiting,
@@ -258,6 +258,53 @@ async fn while_the_server_is_away_for_the_default_deadline_what_runs_ends_and_wh
     assert_eq!(counts(&done), (succeeded, all - succeeded), "{done:#}");
     assert_eq!(done["status"]["targetCount"], all, "{done:#}");
     assert_eq!(done["status"]["pending"], Value::Null, "{done:#}");
+    Ok(())
+}
+
+/// "Mechanism to notify `Pod`s on a to-be-evicted node": whoever knows the node gives its pods a label,
+/// and notifies those who have it. Each agent notifies its own; the others hear nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_pods_of_a_node_that_is_to_be_evicted_are_notified_by_their_label_and_no_others()
+-> anyhow::Result<()> {
+    let mut instance = Instance::server().start().await?;
+    for node in ["stays", "goes"] {
+        instance.start_agent(node, &[]).await?;
+    }
+    let stage = Stage::on(&instance).await?;
+    let admin = stage.admin();
+    let file = stage.file("told");
+    let pods = ["stays", "goes"].into_iter().flat_map(|node| {
+        let file = &file;
+        (0..3).map(move |number| member("web", &format!("{node}-{number}"), file).node(node))
+    });
+    run_all(&stage, pods.collect()).await?;
+    let path = format!("{PODS}?fieldSelector=spec.nodeName%3Dgoes");
+    let there = admin.get(&path).await?.ok()?;
+    let there: Vec<&str> = there["items"]
+        .as_array()
+        .context("a list")?
+        .iter()
+        .map(name)
+        .collect();
+    assert_eq!(there.len(), 3, "{there:?}");
+    for pod in &there {
+        let label = json!({"metadata": {"labels": {"evict": "soon"}}});
+        admin.merge(&format!("{PODS}/{pod}"), &label).await?.ok()?;
+    }
+    let asked = fanout("leave", ("evict", "soon"), "work").build();
+    admin.post(FANOUTS, &asked).await?.ok()?;
+    let done = ended(admin, "leave").await?;
+    assert_eq!(counts(&done), (3, 0), "{done:#}");
+    assert_eq!(sorted_lines(&file), ["goes-0", "goes-1", "goes-2"]);
+    for child in children(admin, "leave").await? {
+        assert_eq!(child["status"]["executor"], "goes", "{child:#}");
+    }
+    // By the label that all have, those of both nodes are.
+    let asked = fanout("both", ("group", "web"), "work").build();
+    admin.post(FANOUTS, &asked).await?.ok()?;
+    let done = ended(admin, "both").await?;
+    assert_eq!(counts(&done), (6, 0), "{done:#}");
+    assert_eq!(lines(&file), 3 + 6);
     Ok(())
 }
 
