@@ -9,7 +9,7 @@ use std::{
 use anyhow::Context as _;
 use belay_testkit::{
     Cluster, NOTIFICATIONS, Part, Rest, Stage, eventually_within, notification, processes,
-    rest::name,
+    rest::name, until_file,
 };
 use serde_json::{Value, json};
 
@@ -28,14 +28,22 @@ const PARALLELISM: usize = 20;
 const APP: &str = "fleet";
 
 /// One fleet, because a hundred pods take their time to start: first each part is killed, then the
-/// API server is away for a minute, then the leader of the two controllers stops, and the next is killed.
+/// API server is away for a minute, then the leader of the two controllers stops, the next is killed,
+/// and the agent falls silent.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fan_out_over_a_hundred_pods_survives_the_end_of_every_part() -> anyhow::Result<()> {
     let Some(mut cluster) = Cluster::start().await? else {
         return Ok(());
     };
     let stage = Stage::of(&cluster).await?;
-    let notifiers = ["killed", "away", "unclaimed", "taken", "inherited"];
+    let notifiers = [
+        "killed",
+        "away",
+        "unclaimed",
+        "taken",
+        "inherited",
+        "silent",
+    ];
     for notifier in notifiers {
         let_end(&stage, notifier, 0)?;
     }
@@ -65,6 +73,7 @@ async fn a_fan_out_over_a_hundred_pods_survives_the_end_of_every_part() -> anyho
     the_leader_alone_is_killed(&cluster, &stage).await?;
     all_were_reached(&stage, "inherited", &who).await?;
     once_each(&stage, "inherited");
+    the_agent_falls_silent(&cluster, &stage).await?;
     assert_eq!(incarnations(&stage, APP).await?, who, "nobody restarted");
     Ok(())
 }
@@ -276,6 +285,40 @@ async fn the_leader_alone_is_killed(cluster: &Cluster, stage: &Stage) -> anyhow:
     assert!(early.is_empty(), "before {taken}: {early:?}");
     let mut after = writes(cluster, Some(&standby)).into_iter();
     assert!(after.any(|(at, _)| *at >= *taken), "the other is");
+    Ok(())
+}
+
+/// The agent halts beside a kubelet that goes on: what it had claimed is given up, and what it tells
+/// when it goes on, too, comes too late.
+async fn the_agent_falls_silent(cluster: &Cluster, stage: &Stage) -> anyhow::Result<()> {
+    let admin = stage.admin();
+    let pod = format!("{APP}-0");
+    let asked = notification("silent", &pod, "silent").deadline(20);
+    admin.post(NOTIFICATIONS, &asked.build()).await?.ok()?;
+    begun(stage, "silent", 1).await?;
+    let agent = process_of(cluster, "belay agent", None)?;
+    processes::stop(agent);
+    let path = format!("{NOTIFICATIONS}/silent");
+    let given_up = eventually_within(PATIENCE, "the controller to give it up", async || {
+        let object = admin.get(&path).await?.ok()?;
+        Ok((object["status"]["state"] != "New").then_some(object))
+    })
+    .await?;
+    let error = &given_up["status"]["error"];
+    assert_eq!(error["type"], "Interrupted", "{given_up:#}");
+    let message = error["message"].as_str().unwrap_or_default();
+    assert!(message.contains("it may have run"), "{given_up:#}");
+    let_end(stage, "silent", COUNT)?;
+    processes::go_on(agent);
+    let uid = given_up["metadata"]["uid"].as_str().context("a UID")?;
+    let audit = cluster.dir().join("node/var/lib/belay/agent-audit.jsonl");
+    until_file(&audit.display().to_string(), |text| text.contains(uid)).await?;
+    let again = notification("again", &pod, "silent").build();
+    let again = admin.notify(&again).await?;
+    told_truly(&again, code_of(&pod));
+    let now = admin.get(&path).await?.ok()?;
+    assert_eq!(now["status"], given_up["status"], "it comes too late");
+    assert_eq!(runs(stage, "silent", &pod), 2, "once for each that asked");
     Ok(())
 }
 
