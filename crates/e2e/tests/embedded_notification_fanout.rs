@@ -1,10 +1,18 @@
 //! What the container notifier proposal promises about `Notification`, on the embedded server, and
 //! what a crash in the middle of one, its feature gate and the deletion of owners come to.
 
+use std::time::Duration;
+
 use anyhow::Context as _;
-use belay_testkit::{FANOUTS, Instance, Stage, eventually, exec, fanout, lines, pod, until_file};
-use seed_000_fanout::{children, counts, ended, member, run_all, sorted_lines, until_fanout};
+use belay_testkit::{
+    FANOUTS, Instance, NOTIFICATIONS, PODS, Stage, eventually, eventually_within, exec, fanout,
+    lines, notification, pod, processes, rest::name, until_file,
+};
+use seed_000_fanout::{
+    children, counts, ended, member, run_all, sorted_lines, until_fanout, waiting,
+};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 #[path = "promises/seed_000_fanout.rs"]
 mod seed_000_fanout;
@@ -72,6 +80,231 @@ async fn killed_in_the_middle_of_a_fan_out_nobody_is_notified_twice_and_counts_a
         let name = child["spec"]["podName"].as_str().context("a pod")?;
         assert_eq!(failed, name.ends_with('7'), "{child:#}");
     }
+    Ok(())
+}
+
+/// What an executor has claimed is given up when its deadline is over and nothing was heard of it for
+/// 40 s: what another one does that is alive goes on for as long as it takes, and what the lost one
+/// tells when it is back comes too late.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_lost_agent_claimed_is_interrupted_for_good_and_what_a_living_one_does_goes_on()
+-> anyhow::Result<()> {
+    const DEADLINE: u32 = 20;
+    const SILENCE: u32 = 40;
+    let mut instance = Instance::server().start().await?;
+    for node in ["alive", "lost"] {
+        instance.start_agent(node, &[]).await?;
+    }
+    let stage = Stage::on(&instance).await?;
+    let admin = stage.admin();
+    let (alive, lost, beside) = (
+        stage.file("alive.ran"),
+        stage.file("lost.ran"),
+        stage.file("beside"),
+    );
+    run_all(
+        &stage,
+        vec![
+            waiting("alive", "goes-on", &alive).node("alive"),
+            waiting("lost", "is-lost", &lost).node("lost"),
+            member("lost", "is-beside", &beside).node("alive"),
+        ],
+    )
+    .await?;
+    let asked = notification("goes-on", "goes-on", "work").deadline(DEADLINE);
+    admin.post(NOTIFICATIONS, &asked.build()).await?.ok()?;
+    let asked = fanout("lost", ("group", "lost"), "work").spec("deadlineSeconds", DEADLINE);
+    admin.post(FANOUTS, &asked.build()).await?.ok()?;
+    let both = Instant::now();
+    for file in [&alive, &lost] {
+        until_file(file, |text| !text.is_empty()).await?;
+    }
+    instance.kill9_agent("lost").await?;
+
+    // As a part of its Notification it has failed, and nothing else is waited for.
+    let path = format!("{FANOUTS}/lost");
+    let done = eventually_within(Duration::from_secs(300), "the lost one's end", async || {
+        let object = admin.get(&path).await?.ok()?;
+        Ok((object["status"]["state"] != "New").then_some(object))
+    })
+    .await?;
+    assert_eq!(counts(&done), (1, 1), "{done:#}");
+    assert_eq!(done["status"]["state"], "Failed", "{done:#}");
+    assert!(done["status"]["completeTime"].is_string(), "{done:#}");
+    let mut children = children(admin, "lost").await?;
+    children.retain(|child| child["spec"]["podName"] == "is-lost");
+    let [interrupted] = &children[..] else {
+        anyhow::bail!("one for each pod: {children:#?}");
+    };
+    let status = &interrupted["status"];
+    assert_eq!(status["state"], "Failed", "{interrupted:#}");
+    assert_eq!(status["executor"], "lost", "{interrupted:#}");
+    for error in [&status["error"], &status["containers"][0]["error"]] {
+        assert_eq!(error["type"], "Interrupted", "{interrupted:#}");
+        let message = error["message"].as_str().unwrap_or_default();
+        assert!(message.contains("it may have run"), "{interrupted:#}");
+    }
+    let whether = &status["containers"][0]["succeeded"];
+    assert_eq!(*whether, Value::Null, "nobody knows: {interrupted:#}");
+
+    // It ends by itself, and its agent comes back and sees that.
+    std::fs::write(format!("{lost}.go"), "")?;
+    until_file(&format!("{lost}.ended"), |text| !text.is_empty()).await?;
+    instance.start_agent("lost", &[]).await?;
+    let uid = interrupted["metadata"]["uid"].as_str().context("a UID")?;
+    let audit = instance.dir().join("lost/agent-audit.jsonl");
+    let audit = audit.display().to_string();
+    let whole = |text: &str| text.contains(uid) && text.ends_with('\n');
+    let line = until_file(&audit, whole).await?;
+    assert!(line.contains("\"outcome\":\"Succeeded\""), "{line}");
+    let again = admin
+        .notify(&notification("again", "is-lost", "work").build())
+        .await?;
+    assert_eq!(again["status"]["state"], "Succeeded", "{again:#}");
+    let name = interrupted["metadata"]["name"].as_str().context("a name")?;
+    let after = admin.get(&format!("{NOTIFICATIONS}/{name}")).await?.ok()?;
+    assert_eq!(after["status"], *status, "its result comes too late");
+    let after = admin.get(&path).await?.ok()?;
+    assert_eq!(after["status"], done["status"], "and counts for nothing");
+    assert_eq!(lines(&lost), 2, "it ran once for each that asked");
+
+    // The living one is way past its deadline and everybody's patience.
+    let over = Duration::from_secs(u64::from(DEADLINE + SILENCE + 10));
+    tokio::time::sleep_until(both + over).await;
+    let path = format!("{NOTIFICATIONS}/goes-on");
+    let still = admin.get(&path).await?.ok()?;
+    assert_eq!(still["status"]["state"], "New", "{still:#}");
+    assert_eq!(still["status"]["executor"], "alive", "{still:#}");
+    std::fs::write(format!("{alive}.go"), "")?;
+    let ended = admin.finished("goes-on").await?;
+    assert_eq!(ended["status"]["state"], "Succeeded", "{ended:#}");
+    assert_eq!(ended["status"]["containers"][0]["attempts"], 1, "{ended:#}");
+    assert_eq!(lines(&alive), 1);
+    Ok(())
+}
+
+/// "How does this feature react if the API server and/or etcd is unavailable?": what runs goes on and
+/// is told with its real end; nothing starts after the deadline, the default of a minute here.
+#[tokio::test(flavor = "multi_thread")]
+async fn while_the_server_is_away_for_the_default_deadline_what_runs_ends_and_what_waits_expires()
+-> anyhow::Result<()> {
+    const COUNT: u8 = 5;
+    const SLOTS: usize = 2;
+    let mut instance = Instance::server().start().await?;
+    let slots = SLOTS.to_string();
+    let arguments = ["--max-actions", slots.as_str()];
+    instance
+        .start_agent_with_args("n1", &arguments, &[])
+        .await?;
+    let stage = Stage::on(&instance).await?;
+    let (began, gate) = (stage.file("began"), stage.file("gate"));
+    let pods = (0..COUNT).map(|code| {
+        let script = format!(
+            "echo away-{code} >> {began}; while [ ! -e {gate} ]; do sleep 0.05; done; exit {code}"
+        );
+        pod(&format!("away-{code}"))
+            .label("group", "away")
+            .idle("main")
+            .notifier("work", exec(["sh", "-c", &script]).timeout(600))
+    });
+    run_all(&stage, pods.collect()).await?;
+    let asked = fanout("away", ("group", "away"), "work").spec("deadlineSeconds", Value::Null);
+    stage.admin().post(FANOUTS, &asked.build()).await?.ok()?;
+    let claimed = eventually("all to be claimed", async || {
+        let mut children = children(stage.admin(), "away").await?;
+        children.retain(|child| child["status"]["executor"] == "n1");
+        Ok((children.len() == usize::from(COUNT)).then_some(children))
+    })
+    .await?;
+    for child in &claimed {
+        assert_eq!(child["spec"]["deadlineSeconds"], 60, "{child:#}");
+    }
+    until_file(&began, |text| text.lines().count() == SLOTS).await?;
+    instance.kill9().await?;
+    // Creation times are whole seconds, cut off.
+    tokio::time::sleep(Duration::from_secs(60 + 2)).await;
+    // Two slots get free, for those who may not start any more.
+    std::fs::write(&gate, "")?;
+    eventually("the end of what runs", async || {
+        Ok(processes::with_command(&gate).is_empty().then_some(()))
+    })
+    .await?;
+    instance.start_again().await?;
+
+    let admin = instance.admin().await?;
+    let done = ended(&admin, "away").await?;
+    let ran = std::fs::read_to_string(&began)?;
+    let ran: Vec<&str> = ran.lines().collect();
+    assert_eq!(ran.len(), SLOTS, "nothing has begun since: {ran:?}");
+    let children = children(&admin, "away").await?;
+    assert_eq!(children.len(), usize::from(COUNT), "{children:#?}");
+    for child in &children {
+        let pod = child["spec"]["podName"].as_str().context("a pod")?;
+        let (status, main) = (&child["status"], &child["status"]["containers"][0]);
+        if ran.contains(&pod) {
+            let code: u8 = pod.trim_start_matches("away-").parse()?;
+            assert_eq!(main["exitCode"], code, "{child:#}");
+            assert_eq!(main["succeeded"], code == 0, "{child:#}");
+            let error = (code != 0).then_some("HandlerFailed");
+            assert_eq!(main["error"]["type"], json!(error), "{child:#}");
+        } else {
+            assert_eq!(status["state"], "Failed", "{child:#}");
+            assert_eq!(main["error"]["type"], "Expired", "{child:#}");
+            assert_eq!(main["exitCode"], Value::Null, "{child:#}");
+        }
+    }
+    let succeeded = i64::from(ran.contains(&"away-0"));
+    let all = i64::from(COUNT);
+    assert_eq!(counts(&done), (succeeded, all - succeeded), "{done:#}");
+    assert_eq!(done["status"]["targetCount"], all, "{done:#}");
+    assert_eq!(done["status"]["pending"], Value::Null, "{done:#}");
+    Ok(())
+}
+
+/// "Mechanism to notify `Pod`s on a to-be-evicted node": whoever knows the node gives its pods a label,
+/// and notifies those who have it. Each agent notifies its own; the others hear nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_pods_of_a_node_that_is_to_be_evicted_are_notified_by_their_label_and_no_others()
+-> anyhow::Result<()> {
+    let mut instance = Instance::server().start().await?;
+    for node in ["stays", "goes"] {
+        instance.start_agent(node, &[]).await?;
+    }
+    let stage = Stage::on(&instance).await?;
+    let admin = stage.admin();
+    let file = stage.file("told");
+    let pods = ["stays", "goes"].into_iter().flat_map(|node| {
+        let file = &file;
+        (0..3).map(move |number| member("web", &format!("{node}-{number}"), file).node(node))
+    });
+    run_all(&stage, pods.collect()).await?;
+    let path = format!("{PODS}?fieldSelector=spec.nodeName%3Dgoes");
+    let there = admin.get(&path).await?.ok()?;
+    let there: Vec<&str> = there["items"]
+        .as_array()
+        .context("a list")?
+        .iter()
+        .map(name)
+        .collect();
+    assert_eq!(there.len(), 3, "{there:?}");
+    for pod in &there {
+        let label = json!({"metadata": {"labels": {"evict": "soon"}}});
+        admin.merge(&format!("{PODS}/{pod}"), &label).await?.ok()?;
+    }
+    let asked = fanout("leave", ("evict", "soon"), "work").build();
+    admin.post(FANOUTS, &asked).await?.ok()?;
+    let done = ended(admin, "leave").await?;
+    assert_eq!(counts(&done), (3, 0), "{done:#}");
+    assert_eq!(sorted_lines(&file), ["goes-0", "goes-1", "goes-2"]);
+    for child in children(admin, "leave").await? {
+        assert_eq!(child["status"]["executor"], "goes", "{child:#}");
+    }
+    // By the label that all have, those of both nodes are.
+    let asked = fanout("both", ("group", "web"), "work").build();
+    admin.post(FANOUTS, &asked).await?.ok()?;
+    let done = ended(admin, "both").await?;
+    assert_eq!(counts(&done), (6, 0), "{done:#}");
+    assert_eq!(lines(&file), 3 + 6);
     Ok(())
 }
 

@@ -2,16 +2,9 @@
 //! that nobody handles, pods that are going.
 
 use belay_testkit::{
-    EVENTS, Instance, NOTIFICATIONS, PODS, Rest, exec, lines, notification, pod, signal, until_file,
+    Instance, NOTIFICATIONS, PODS, Rest, exec, lines, notification, pod, signal, until_file,
 };
-use serde_json::{Value, json};
-
-fn condition<'a>(object: &'a Value, kind: &str) -> &'a Value {
-    let conditions = object["status"]["conditions"].as_array();
-    conditions
-        .and_then(|conditions| conditions.iter().find(|one| one["type"] == kind))
-        .unwrap_or(&Value::Null)
-}
+use serde_json::json;
 
 /// Status writes of notifications that the server has accepted so far.
 async fn status_writes(admin: &Rest) -> anyhow::Result<u64> {
@@ -122,68 +115,6 @@ async fn waiting_for_a_free_slot_does_not_count_against_the_timeout() -> anyhow:
     std::fs::write(&gate, "")?;
     let done = admin.finished("work").await?;
     assert_eq!(done["status"]["state"], "Succeeded", "{done:#}");
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_signal_that_the_process_does_not_handle_is_told() -> anyhow::Result<()> {
-    let instance = Instance::shared().await?;
-    let admin = instance.admin().await?;
-    let script = "trap '' USR2; while :; do sleep 3600 & wait; done";
-    let manifest = pod("deaf")
-        .container("main", ["sh", "-c", script])
-        .notifier("ignored", signal("SIGUSR2").timeout(30))
-        .notifier("harmless", signal("SIGWINCH").timeout(30))
-        .build();
-    admin.run(&manifest).await?;
-    for (name, notifier) in [("deaf-1", "ignored"), ("deaf-2", "harmless")] {
-        let done = admin
-            .notify(&notification(name, "deaf", notifier).build())
-            .await?;
-        let handled = condition(&done, "SignalHandled");
-        assert_eq!(handled["status"], "False", "{done:#}");
-        assert!(
-            handled["message"]
-                .as_str()
-                .is_some_and(|text| text.contains("main")),
-            "{handled}"
-        );
-    }
-    admin
-        .until(EVENTS, "a warning", |events| {
-            let items = events["items"].as_array()?;
-            items
-                .iter()
-                .any(|event| {
-                    event["type"] == "Warning" && event["involvedObject"]["name"] == "deaf-1"
-                })
-                .then_some(())
-        })
-        .await
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_signal_that_the_process_handles_says_nothing_of_the_kind() -> anyhow::Result<()> {
-    let instance = Instance::shared().await?;
-    let admin = instance.admin().await?;
-    let file = instance.file("handles");
-    let script = format!(
-        "trap 'echo hup >> {file}' HUP; echo ready >> {file}; while :; do sleep 3600 & wait; done"
-    );
-    let manifest = pod("handles")
-        .container("main", ["sh", "-c", &script])
-        .notifier("reload", signal("SIGHUP").timeout(30))
-        .build();
-    admin.run(&manifest).await?;
-    until_file(&file, |text| text.contains("ready")).await?;
-    let done = admin
-        .notify(&notification("handles", "handles", "reload").build())
-        .await?;
-    assert_ne!(
-        condition(&done, "SignalHandled")["status"],
-        "False",
-        "{done:#}"
-    );
     Ok(())
 }
 

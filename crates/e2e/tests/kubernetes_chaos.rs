@@ -8,7 +8,8 @@ use std::{
 
 use anyhow::Context as _;
 use belay_testkit::{
-    Cluster, NOTIFICATIONS, Part, Stage, eventually_within, notification, processes, rest::name,
+    Cluster, NOTIFICATIONS, Part, Rest, Stage, eventually_within, notification, processes,
+    rest::name, until_file,
 };
 use serde_json::{Value, json};
 
@@ -27,14 +28,22 @@ const PARALLELISM: usize = 20;
 const APP: &str = "fleet";
 
 /// One fleet, because a hundred pods take their time to start: first each part is killed, then the
-/// API server is away for a minute, then the leader of the two controllers stops.
+/// API server is away for a minute, then the leader of the two controllers stops, the next is killed,
+/// and the agent falls silent.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fan_out_over_a_hundred_pods_survives_the_end_of_every_part() -> anyhow::Result<()> {
-    let Some(mut cluster) = Cluster::with_belay().await? else {
+    let Some(mut cluster) = Cluster::start().await? else {
         return Ok(());
     };
     let stage = Stage::of(&cluster).await?;
-    let notifiers = ["killed", "away", "unclaimed", "taken"];
+    let notifiers = [
+        "killed",
+        "away",
+        "unclaimed",
+        "taken",
+        "inherited",
+        "silent",
+    ];
     for notifier in notifiers {
         let_end(&stage, notifier, 0)?;
     }
@@ -45,6 +54,10 @@ async fn a_fan_out_over_a_hundred_pods_survives_the_end_of_every_part() -> anyho
     run_all(&stage, pods.collect()).await?;
     let who = incarnations(&stage, APP).await?;
     assert_eq!(who.len(), COUNT);
+    // Belay is installed over what runs already, which goes on as it was.
+    cluster.load_belay().await?;
+    cluster.install(&[]).await?;
+    assert_eq!(incarnations(&stage, APP).await?, who, "nobody restarted");
 
     let had_ended = every_part_is_killed(&mut cluster, &stage).await?;
     all_were_reached(&stage, "killed", &who).await?;
@@ -57,6 +70,10 @@ async fn a_fan_out_over_a_hundred_pods_survives_the_end_of_every_part() -> anyho
     the_leader_stops_and_comes_back(&cluster, &stage).await?;
     all_were_reached(&stage, "taken", &who).await?;
     once_each(&stage, "taken");
+    the_leader_alone_is_killed(&cluster, &stage).await?;
+    all_were_reached(&stage, "inherited", &who).await?;
+    once_each(&stage, "inherited");
+    the_agent_falls_silent(&cluster, &stage).await?;
     assert_eq!(incarnations(&stage, APP).await?, who, "nobody restarted");
     Ok(())
 }
@@ -187,30 +204,7 @@ async fn the_api_server_is_away_for_a_minute(
 
 async fn the_leader_stops_and_comes_back(cluster: &Cluster, stage: &Stage) -> anyhow::Result<()> {
     let admin = stage.admin();
-    let lease = async || -> anyhow::Result<Value> {
-        let path = "/apis/coordination.k8s.io/v1/namespaces/belay-system/leases/belay-controller";
-        Ok(admin.get(path).await?.ok()?["spec"].clone())
-    };
-    let replicas = async || -> anyhow::Result<Vec<Value>> {
-        let component = "app.kubernetes.io%2Fcomponent%3Dcontroller";
-        let path = format!("/api/v1/namespaces/belay-system/pods?labelSelector={component}");
-        let list = admin.get(&path).await?.ok()?;
-        Ok(items(&list).cloned().collect())
-    };
-    // Both are there again after what was done to them, and one of them leads.
-    let (leader, before) = eventually_within(PATIENCE, "both controllers", async || {
-        let ready = |pod: &&Value| pod["status"]["containerStatuses"][0]["ready"] == true;
-        let all = replicas().await?;
-        let lease = lease().await?;
-        // An identity begins with the name of its pod.
-        let holder = lease["holderIdentity"].as_str().unwrap_or_default();
-        let leads = |pod: &&Value| holder.starts_with(name(pod));
-        let leader = all.iter().find(leads).map(|pod| name(pod).to_owned());
-        let both = all.iter().filter(ready).count() == 2;
-        Ok(leader.filter(|_| both).map(|leader| (leader, lease)))
-    })
-    .await?;
-
+    let (leader, _, before) = both_controllers(admin).await?;
     fan_out(stage, APP, "taken", PARALLELISM).await?;
     in_the_middle(stage, "taken", 0).await?;
     let process = process_of(cluster, "belay controller", Some(&leader))?;
@@ -218,7 +212,7 @@ async fn the_leader_stops_and_comes_back(cluster: &Cluster, stage: &Stage) -> an
     processes::stop(process);
     let_end(stage, "taken", COUNT / 2)?;
     let after = eventually_within(PATIENCE, "the other to lead", async || {
-        let now = lease().await?;
+        let now = lease(admin).await?;
         let other = now["holderIdentity"] != before["holderIdentity"];
         Ok((other && now["holderIdentity"] != "").then_some(now))
     })
@@ -228,7 +222,6 @@ async fn the_leader_stops_and_comes_back(cluster: &Cluster, stage: &Stage) -> an
         begin.elapsed(),
         after["leaseDurationSeconds"]
     );
-    let transitions = |lease: &Value| lease["leaseTransitions"].as_u64().unwrap_or(0);
     assert_eq!(transitions(&after), transitions(&before) + 1);
     in_the_middle(stage, "taken", COUNT / 2).await?;
 
@@ -242,7 +235,7 @@ async fn the_leader_stops_and_comes_back(cluster: &Cluster, stage: &Stage) -> an
         Ok(log.contains("leads no more").then_some(()))
     })
     .await?;
-    let end = lease().await?;
+    let end = lease(admin).await?;
     assert_eq!(end["holderIdentity"], after["holderIdentity"], "{end:#}");
     assert_eq!(transitions(&end), transitions(&after), "{end:#}");
     assert!(processes::is_alive(process), "it was not killed meanwhile");
@@ -256,6 +249,109 @@ async fn the_leader_stops_and_comes_back(cluster: &Cluster, stage: &Stage) -> an
     let children = children(admin, "taken").await?;
     assert_eq!(json!(children.len()), json!(COUNT), "one for each pod");
     Ok(())
+}
+
+/// The one that leads dies at work, and nobody starts it again before the other has taken over: it has
+/// written nothing until then, and finds everything where it was left.
+async fn the_leader_alone_is_killed(cluster: &Cluster, stage: &Stage) -> anyhow::Result<()> {
+    let admin = stage.admin();
+    let (leader, standby, before) = both_controllers(admin).await?;
+    fan_out(stage, APP, "inherited", PARALLELISM).await?;
+    in_the_middle(stage, "inherited", 0).await?;
+    let kubelet = cluster.pid(Part::Kubelet).context("the kubelet runs")?;
+    processes::stop(kubelet);
+    processes::kill(process_of(cluster, "belay controller", Some(&leader))?);
+    // What ends now nobody counts for a while.
+    let_end(stage, "inherited", COUNT / 2)?;
+    let after = eventually_within(PATIENCE, "the other to lead", async || {
+        let now = lease(admin).await?;
+        let holder = now["holderIdentity"].as_str().unwrap_or_default();
+        Ok(holder.starts_with(&standby).then_some(now))
+    })
+    .await?;
+    processes::go_on(kubelet);
+    assert_eq!(transitions(&after), transitions(&before) + 1);
+    in_the_middle(stage, "inherited", COUNT / 2).await?;
+    let_end(stage, "inherited", COUNT)?;
+    complete(admin, "inherited").await?;
+    let led = before["acquireTime"].as_str().context("a time")?;
+    let taken = after["acquireTime"].as_str().context("a time")?;
+    let within = |pod: &str| {
+        let written = writes(cluster, Some(pod)).into_iter();
+        written.filter(|(at, _)| **at >= *led && **at < *taken)
+    };
+    assert!(within(&leader).count() > 0, "it was at work");
+    let early: Vec<_> = within(&standby).collect();
+    assert!(early.is_empty(), "before {taken}: {early:?}");
+    let mut after = writes(cluster, Some(&standby)).into_iter();
+    assert!(after.any(|(at, _)| *at >= *taken), "the other is");
+    Ok(())
+}
+
+/// The agent halts beside a kubelet that goes on: what it had claimed is given up, and what it tells
+/// when it goes on, too, comes too late.
+async fn the_agent_falls_silent(cluster: &Cluster, stage: &Stage) -> anyhow::Result<()> {
+    let admin = stage.admin();
+    let pod = format!("{APP}-0");
+    let asked = notification("silent", &pod, "silent").deadline(20);
+    admin.post(NOTIFICATIONS, &asked.build()).await?.ok()?;
+    begun(stage, "silent", 1).await?;
+    let agent = process_of(cluster, "belay agent", None)?;
+    processes::stop(agent);
+    let path = format!("{NOTIFICATIONS}/silent");
+    let given_up = eventually_within(PATIENCE, "the controller to give it up", async || {
+        let object = admin.get(&path).await?.ok()?;
+        Ok((object["status"]["state"] != "New").then_some(object))
+    })
+    .await?;
+    let error = &given_up["status"]["error"];
+    assert_eq!(error["type"], "Interrupted", "{given_up:#}");
+    let message = error["message"].as_str().unwrap_or_default();
+    assert!(message.contains("it may have run"), "{given_up:#}");
+    let_end(stage, "silent", COUNT)?;
+    processes::go_on(agent);
+    let uid = given_up["metadata"]["uid"].as_str().context("a UID")?;
+    let audit = cluster.dir().join("node/var/lib/belay/agent-audit.jsonl");
+    until_file(&audit.display().to_string(), |text| text.contains(uid)).await?;
+    let again = notification("again", &pod, "silent").build();
+    let again = admin.notify(&again).await?;
+    told_truly(&again, code_of(&pod));
+    let now = admin.get(&path).await?.ok()?;
+    assert_eq!(now["status"], given_up["status"], "it comes too late");
+    assert_eq!(runs(stage, "silent", &pod), 2, "once for each that asked");
+    Ok(())
+}
+
+/// What the controllers' lease says.
+async fn lease(admin: &Rest) -> anyhow::Result<Value> {
+    let path = "/apis/coordination.k8s.io/v1/namespaces/belay-system/leases/belay-controller";
+    Ok(admin.get(path).await?.ok()?["spec"].clone())
+}
+
+fn transitions(lease: &Value) -> u64 {
+    lease["leaseTransitions"].as_u64().unwrap_or(0)
+}
+
+/// The pods of the leading controller and of the other, when both are ready, and the lease.
+async fn both_controllers(admin: &Rest) -> anyhow::Result<(String, String, Value)> {
+    let component = "app.kubernetes.io%2Fcomponent%3Dcontroller";
+    let path = format!("/api/v1/namespaces/belay-system/pods?labelSelector={component}");
+    eventually_within(PATIENCE, "both controllers", async || {
+        let list = admin.get(&path).await?.ok()?;
+        let lease = lease(admin).await?;
+        // An identity begins with the name of its pod.
+        let holder = lease["holderIdentity"].as_str().unwrap_or_default();
+        let ready = |pod: &&Value| pod["status"]["containerStatuses"][0]["ready"] == true;
+        let (leading, others): (Vec<&str>, Vec<&str>) = items(&list)
+            .filter(ready)
+            .map(name)
+            .partition(|pod| holder.starts_with(pod));
+        let ([leader], [other]) = (&leading[..], &others[..]) else {
+            return Ok(None);
+        };
+        Ok(Some(((*leader).to_owned(), (*other).to_owned(), lease)))
+    })
+    .await
 }
 
 fn unfinished(children: &[Value]) -> usize {

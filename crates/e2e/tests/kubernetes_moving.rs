@@ -24,16 +24,17 @@ const COUNT: usize = 11;
 const RUNNING: usize = 2;
 const QUEUED: usize = 3;
 
-/// Takes all slots of the agent but [`RUNNING`], until the file that is returned is there.
-async fn fill_slots(stage: &Stage) -> anyhow::Result<String> {
-    let (file, gate) = (stage.file("filler"), stage.file("filler.go"));
+/// Takes all slots of the agent but [`RUNNING`] with handlers of a pod of this name, until the file
+/// that is returned is there.
+async fn fill_slots(stage: &Stage, filler: &str) -> anyhow::Result<String> {
+    let (file, gate) = (stage.file(filler), stage.file(&format!("{filler}.go")));
     let wait = format!("echo ran >> {file}; while [ ! -e {gate} ]; do sleep 0.2; done");
-    let filler = pod("filler")
+    let manifest = pod(filler)
         .idle("main")
         .notifier("wait", exec(["sh", "-c", &wait]).timeout(LONG));
-    stage.run(filler).await?;
+    stage.run(manifest).await?;
     for number in 0..SLOTS - RUNNING {
-        let object = notification(&format!("filler-{number}"), "filler", "wait").deadline(LONG);
+        let object = notification(&format!("{filler}-{number}"), filler, "wait").deadline(LONG);
         let reply = stage.admin().post(NOTIFICATIONS, &object.build()).await?;
         reply.ok()?;
     }
@@ -74,16 +75,18 @@ async fn restart(stage: &Stage, pod: &str) -> anyhow::Result<Incarnation> {
     .await
 }
 
+/// Without any time to end.
 async fn delete(admin: &Rest, pod: &str) -> anyhow::Result<()> {
     let now = json!({"gracePeriodSeconds": 0});
     let reply = admin.delete_with(&format!("{PODS}/{pod}"), &now).await?;
     reply.ok().map(drop)
 }
 
-async fn evict(admin: &Rest, pod: &str) -> anyhow::Result<()> {
+/// With so much time to end, or as much as the pod has.
+async fn evict(admin: &Rest, pod: &str, grace: Option<u32>) -> anyhow::Result<()> {
     let eviction = json!({
         "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod},
-        "deleteOptions": {"gracePeriodSeconds": 0},
+        "deleteOptions": {"gracePeriodSeconds": grace},
     });
     let reply = admin
         .post(&format!("{PODS}/{pod}/eviction"), &eviction)
@@ -110,7 +113,7 @@ async fn pods_that_go_and_come_back_are_other_pods() -> anyhow::Result<()> {
         .iter()
         .map(|pod| member(&stage, APP, pod, &["move"], 0));
     run_all(&stage, pods.collect()).await?;
-    let filler = fill_slots(&stage).await?;
+    let filler = fill_slots(&stage, "filler").await?;
     let who = incarnations(&stage, APP).await?;
     fan_out(&stage, APP, "move", RUNNING + QUEUED).await?;
     begun(&stage, "move", RUNNING).await?;
@@ -137,7 +140,7 @@ async fn pods_that_go_and_come_back_are_other_pods() -> anyhow::Result<()> {
     // One after the other, those first whose turn is farthest away.
     let mut successors = BTreeMap::new();
     successors.insert(replaced, replace(&stage, replaced).await?);
-    evict(admin, evicted).await?;
+    evict(admin, evicted, Some(0)).await?;
     delete(admin, deleted).await?;
     let reborn = restart(&stage, restarted).await?;
     let [queued_replaced, queued_restarted, ..] = queued[..] else {
@@ -213,6 +216,89 @@ async fn pods_that_go_and_come_back_are_other_pods() -> anyhow::Result<()> {
     // The successors run, untouched: they can be notified by whoever means them.
     for (pod, successor) in successors {
         assert_eq!(settled(&stage, pod).await?, successor);
+    }
+    pods_that_have_time_to_end_do_what_they_were_asked(&stage).await
+}
+
+/// A pod that is deleted or evicted with a grace lives on for a while: what it was asked before that is
+/// done, and nothing that it is asked later.
+async fn pods_that_have_time_to_end_do_what_they_were_asked(stage: &Stage) -> anyhow::Result<()> {
+    const LEAVING: &str = "leaving";
+    const COUNT: usize = RUNNING + 2;
+    let admin = stage.admin();
+    let_end(stage, "leave", 0)?;
+    let names: Vec<String> = (0..COUNT)
+        .map(|number| format!("{LEAVING}-{number}"))
+        .collect();
+    // The first process of a container hears no SIGTERM, so each of them takes all its grace.
+    let pods = names
+        .iter()
+        .map(|pod| member(stage, LEAVING, pod, &["leave"], 0).grace(LONG));
+    run_all(stage, pods.collect()).await?;
+    let filler = fill_slots(stage, "another-filler").await?;
+    let who = incarnations(stage, LEAVING).await?;
+    // Two run, one waits for a slot, and one has not had its turn.
+    fan_out(stage, LEAVING, "leave", RUNNING + 1).await?;
+    begun(stage, "leave", RUNNING).await?;
+    let claimed = eventually_within(PATIENCE, "claims", async || {
+        let mut children = children(admin, "leave").await?;
+        children.retain(|child| child["status"]["startTime"].is_string());
+        Ok((children.len() == RUNNING + 1).then_some(children))
+    })
+    .await?;
+    let claimed: Vec<&str> = claimed.iter().map(pod_of).collect();
+    let (running, queued): (Vec<&str>, Vec<&str>) = claimed
+        .into_iter()
+        .partition(|pod| runs(stage, "leave", pod) > 0);
+    let ([deleted, evicted], [queued]) = (&running[..], &queued[..]) else {
+        anyhow::bail!("{running:?} run, {queued:?} wait");
+    };
+    evict(admin, evicted, None).await?;
+    for pod in names.iter().filter(|pod| pod != evicted) {
+        admin.delete(&format!("{PODS}/{pod}")).await?.ok()?;
+    }
+    for pod in &names {
+        let leaves = |pod: &Value| {
+            pod["metadata"]["deletionTimestamp"]
+                .is_string()
+                .then_some(())
+        };
+        admin
+            .until(&format!("{PODS}/{pod}"), "its deletion", leaves)
+            .await?;
+    }
+    for pod in [deleted, evicted] {
+        let asked = notification(&format!("{pod}-late"), pod, "leave").build();
+        let late = admin.notify(&asked).await?;
+        assert_eq!(error_of(&late), "PodTerminating", "{late:#}");
+        assert_eq!(late["status"]["containers"], Value::Null, "{late:#}");
+    }
+    let_end(stage, "leave", COUNT)?;
+
+    let done = complete(admin, "leave").await?;
+    let children = children(admin, "leave").await?;
+    counted(&done, &children, COUNT);
+    for child in &children {
+        let pod = pod_of(child);
+        let (error, count) = (error_of(child), runs(stage, "leave", pod));
+        println!("{pod}: {error:?}, ran {count} times");
+        if [*deleted, *evicted, *queued].contains(&pod) {
+            told_truly(child, 0);
+            assert_eq!(count, 1, "{child:#}");
+            delivered_to(
+                stage,
+                "leave",
+                child,
+                who.get(pod).context("a pod that leaves")?,
+            );
+        } else {
+            assert_eq!((error, count), ("PodTerminating", 0), "{child:#}");
+        }
+    }
+    std::fs::write(filler, "")?;
+    // Nobody waits for the rest of an hour.
+    for pod in &names {
+        delete(admin, pod).await?;
     }
     Ok(())
 }

@@ -137,6 +137,88 @@ async fn a_rehearsal_runs_nothing_and_then_everybody_is_notified_and_nothing_lef
     nothing_is_left(admin, "grouped").await
 }
 
+/// As many as an operator has no wish to read one by one: what they say is grouped, counted, to be had
+/// as objects, and no more is risked than was said.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_thirty_pods_each_outcome_is_told_once_and_not_more_fail_than_may() -> anyhow::Result<()>
+{
+    const COUNT: usize = 30;
+    let Some(cluster) = cluster().await? else {
+        return Ok(());
+    };
+    let stage = Stage::of(cluster).await?;
+    let admin = stage.admin();
+    let file = stage.file("many");
+    // Those of 9, 19 and 29 fail.
+    let script =
+        format!("echo $N >> {file}; case $N in *9) echo no space; exit 3;; esac; echo reloaded");
+    run_pods(&stage, "many", COUNT, &script).await?;
+    let words = ["notify", "work", "-l", "group=many"];
+    let run = async |more: &[&str]| -> anyhow::Result<(Output, usize)> {
+        let before = lines(&file);
+        let words = [&words[..], more].concat();
+        let ended = belay(&cluster.kubeconfig(), &words)?.output().await?;
+        let told = stderr(&ended);
+        assert_eq!(ended.status.code(), Some(1), "{}{told}", stdout(&ended));
+        nothing_is_left(admin, "many").await?;
+        Ok((ended, lines(&file) - before))
+    };
+
+    let (ended, ran) = run(&[]).await?;
+    let said = stdout(&ended);
+    for text in [
+        "3     main       failed        3            HandlerFailed",
+        "    | no space\n    many-19, many-29, many-9\n",
+        "27    main       succeeded     0",
+        "    | reloaded\n    many-0, many-1, many-10, many-11, many-12, many-13, many-14, many-15 \
+         and 19 more (-o wide names all)\n",
+        "MATCHED  SUCCEEDED  FAILED  NO RESULT  NOT DECLARED  NOT NOTIFIED\n\
+         30       27         3       0          0             0",
+    ] {
+        assert!(said.contains(text), "{text:?} in {said}");
+    }
+    assert_eq!(ran, COUNT);
+
+    let objects = |ended: &Output| -> anyhow::Result<(Value, Vec<Value>)> {
+        let list: Value = serde_json::from_str(&stdout(ended))?;
+        assert_eq!(list["kind"], "List", "{list:#}");
+        let mut items = list["items"].as_array().context("a list")?.clone();
+        let whole = items.remove(0);
+        assert_eq!(whole["kind"], "Notification", "{whole:#}");
+        Ok((whole["status"].clone(), items))
+    };
+    let (ended, ran) = run(&["-o", "json"]).await?;
+    let (whole, children) = objects(&ended)?;
+    let counts = (&whole["succeededCount"], &whole["failedCount"]);
+    assert_eq!(counts, (&json!(27), &json!(3)), "{whole:#}");
+    assert_eq!((children.len(), ran), (COUNT, COUNT));
+    for child in &children {
+        let pod = child["spec"]["podName"].as_str().context("a pod")?;
+        let main = &child["status"]["containers"][0];
+        let (code, output) = if pod.ends_with('9') {
+            (3, "no space\n")
+        } else {
+            (0, "reloaded\n")
+        };
+        assert_eq!(main["exitCode"], code, "{child:#}");
+        assert_eq!(main["output"], output, "{child:#}");
+    }
+
+    // One after the other, until the first of the three fails.
+    let few = ["--max-failures", "1", "--parallelism", "1", "-o", "json"];
+    let (ended, ran) = run(&few).await?;
+    let (whole, children) = objects(&ended)?;
+    assert_eq!(whole["failedCount"], 1, "{whole:#}");
+    assert_eq!(
+        whole["succeededCount"].as_u64().unwrap_or(0),
+        ran as u64 - 1
+    );
+    assert_eq!(whole["targetCount"], COUNT, "{whole:#}");
+    assert_eq!(children.len(), ran);
+    assert!(ran <= COUNT - 2, "two more would have failed: {ran}");
+    Ok(())
+}
+
 /// A user with these rules; their kubeconfig.
 async fn user(cluster: &Cluster, who: &str, rules: Value) -> anyhow::Result<std::path::PathBuf> {
     let kubectl = cluster.kubectl();

@@ -241,6 +241,36 @@ async fn where_the_version_is_forgotten_pods_that_came_later_are_left_out() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn more_pods_than_a_status_can_remember_are_too_many_and_nobody_is_notified() {
+    use belay_api::fanout::{MAX_TARGET_BYTES, MAX_TARGETS};
+    let many = |count: usize, length: usize| {
+        let name = |number: usize| format!("{number:0>length$}");
+        let created = "2026-01-01T00:00:00Z";
+        (0..count)
+            .map(|it| pod(&name(it), "Running", created))
+            .collect()
+    };
+    // Each of them is there by name and UID, and what separates them.
+    let long = MAX_TARGET_BYTES / (250 + 252 + 4) + 1;
+    let cases: [Vec<Value>; 2] = [many(MAX_TARGETS + 1, 5), many(long, 250)];
+    for pods in cases {
+        let mut script = script(&json!({}));
+        let count = pods.len();
+        script.pods = pods;
+        // What is told of its end comes after it.
+        let told = |line: &String| line.starts_with("event") && line.contains("TooManyPods");
+        let done = run_until(script, |script| script.log.iter().any(told)).await;
+        let status = &done.notification["status"];
+        assert_eq!(status["state"], "Failed", "{status}");
+        assert_eq!(status["error"]["type"], "TooManyPods", "{status}");
+        let message = status["error"]["message"].as_str().unwrap();
+        assert!(message.contains(&format!("{count} pods")), "{message}");
+        assert!(status["completeTime"].is_string(), "{status}");
+        assert_eq!(created(&done), [""; 0], "nothing was run");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_creation_whose_answer_got_lost_is_found_and_not_repeated() {
     let mut script = script(&json!({"parallelism": 1}));
     script.lose_answers = 1;

@@ -7,7 +7,6 @@ use super::{Cluster, Part};
 use crate::{
     image::{self, Image},
     processes,
-    wait::eventually,
 };
 
 impl Cluster {
@@ -25,13 +24,9 @@ impl Cluster {
     pub async fn install(&self, arguments: &[&str]) -> anyhow::Result<()> {
         let manifests = self.manifests(arguments).await?;
         let kubectl = self.kubectl();
-        // Kinds and policies take a moment to be known; what is applied again changes nothing.
-        eventually("the manifests to be applied", async || {
-            let applied = kubectl.with_text(&["apply", "-f", "-"], &manifests).await?;
-            anyhow::ensure!(applied.success, "{}", applied.stderr);
-            Ok(Some(()))
-        })
-        .await?;
+        // Once, as it is told to users: whatever would have to be tried again is a bug.
+        let applied = kubectl.with_text(&["apply", "-f", "-"], &manifests).await?;
+        anyhow::ensure!(applied.success, "{}{}", applied.stderr, applied.stdout);
         for role in ["daemonset/belay-agent", "deployment/belay-controller"] {
             if manifests.contains(&format!("kind: {}", kind(role))) {
                 let rolled = kubectl

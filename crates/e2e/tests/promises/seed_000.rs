@@ -3,7 +3,7 @@
 //! sentence it is about, and runs on the stage that the file including this one gives.
 
 use belay_testkit::{
-    NOTIFICATIONS, PODS, eventually, exec, lines, notification, pod, signal, until_file,
+    EVENTS, NOTIFICATIONS, PODS, eventually, exec, lines, notification, pod, signal, until_file,
 };
 use serde_json::{Value, json};
 
@@ -411,6 +411,85 @@ async fn a_signal_notifier_reaches_the_container_s_first_process() -> anyhow::Re
     assert_eq!(done["status"]["state"], "Succeeded", "{done:#}");
     let text = until_file(&file, |text| text.contains("usr1")).await?;
     assert_eq!(text.lines().collect::<Vec<_>>(), ["ready", "hup", "usr1"]);
+    Ok(())
+}
+
+/// What the conditions of this type say.
+fn condition<'a>(object: &'a Value, kind: &str) -> &'a Value {
+    let conditions = object["status"]["conditions"].as_array();
+    conditions
+        .and_then(|conditions| conditions.iter().find(|one| one["type"] == kind))
+        .unwrap_or(&Value::Null)
+}
+
+/// A signal that was sent is a success, though nobody may have noticed: that is told.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_that_the_process_does_not_handle_is_told() -> anyhow::Result<()> {
+    let Some(stage) = crate::stage().await? else {
+        return Ok(());
+    };
+    let admin = stage.admin();
+    let ready = stage.file("ignores");
+    let script = format!("trap '' USR2; echo up > {ready}; while :; do sleep 3600 & wait; done");
+    let manifest = pod("ignores")
+        .container("main", ["sh", "-c", &script])
+        .notifier("ignored", signal("SIGUSR2").timeout(30))
+        .notifier("harmless", signal("SIGWINCH").timeout(30));
+    stage.run(manifest).await?;
+    until_file(&ready, |text| !text.is_empty()).await?;
+    for (name, notifier) in [("ignores-1", "ignored"), ("ignores-2", "harmless")] {
+        let done = admin
+            .notify(&notification(name, "ignores", notifier).build())
+            .await?;
+        assert_eq!(done["status"]["state"], "Succeeded", "{done:#}");
+        let handled = condition(&done, "SignalHandled");
+        assert_eq!(handled["status"], "False", "{done:#}");
+        assert!(
+            handled["message"]
+                .as_str()
+                .is_some_and(|text| text.contains("main")),
+            "{handled}"
+        );
+        let warns = |event: &Value| {
+            event["type"] == "Warning"
+                && event["reason"] == "SignalNotHandled"
+                && event["involvedObject"]["name"] == name
+        };
+        let told = |events: &Value| {
+            events["items"]
+                .as_array()?
+                .iter()
+                .find(|it| warns(it))
+                .map(drop)
+        };
+        admin.until(EVENTS, "a warning", told).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_that_the_process_handles_says_nothing_of_the_kind() -> anyhow::Result<()> {
+    let Some(stage) = crate::stage().await? else {
+        return Ok(());
+    };
+    let admin = stage.admin();
+    let file = stage.file("handles");
+    let script = format!(
+        "trap 'echo hup >> {file}' HUP; echo ready >> {file}; while :; do sleep 3600 & wait; done"
+    );
+    let manifest = pod("handles")
+        .container("main", ["sh", "-c", &script])
+        .notifier("reload", signal("SIGHUP").timeout(30));
+    stage.run(manifest).await?;
+    until_file(&file, |text| text.contains("ready")).await?;
+    let done = admin
+        .notify(&notification("handles", "handles", "reload").build())
+        .await?;
+    assert_ne!(
+        condition(&done, "SignalHandled")["status"],
+        "False",
+        "{done:#}"
+    );
     Ok(())
 }
 

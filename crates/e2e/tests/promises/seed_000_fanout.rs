@@ -156,6 +156,65 @@ async fn running_pods_of_the_same_namespace_that_match_are_notified_and_counted(
     Ok(())
 }
 
+/// "A label query over Pods": a `LabelSelector` has expressions, too, and all of them must hold.
+#[tokio::test(flavor = "multi_thread")]
+async fn expressions_of_the_selector_choose_the_pods_that_are_notified() -> anyhow::Result<()> {
+    let Some(stage) = crate::stage().await? else {
+        return Ok(());
+    };
+    let admin = stage.admin();
+    let file = stage.file("expressions");
+    let tiers = [("web", Some("web")), ("db", Some("db")), ("plain", None)];
+    let pods = tiers.map(|(name, tier)| {
+        let pod = member("expressions", &format!("expressions-{name}"), &file);
+        tier.into_iter()
+            .fold(pod, |pod, tier| pod.label("tier", tier))
+    });
+    run_all(&stage, pods.into()).await?;
+    let expression = |operator: &str, values: &[&str]| {
+        let mut one = json!({"key": "tier", "operator": operator});
+        if !values.is_empty() {
+            one["values"] = json!(values);
+        }
+        one
+    };
+    let has_tier = || expression("Exists", &[]);
+    for (name, expressions, chosen) in [
+        ("in", vec![expression("In", &["web", "cache"])], vec!["web"]),
+        // Who has no such label has no such value.
+        (
+            "not-in",
+            vec![expression("NotIn", &["web"])],
+            vec!["db", "plain"],
+        ),
+        ("exists", vec![has_tier()], vec!["db", "web"]),
+        (
+            "exists-not",
+            vec![expression("DoesNotExist", &[])],
+            vec!["plain"],
+        ),
+        (
+            "both",
+            vec![has_tier(), expression("NotIn", &["web"])],
+            vec!["db"],
+        ),
+    ] {
+        let _ = std::fs::remove_file(&file);
+        let name = format!("expressions-{name}");
+        let mut object = fanout(&name, ("group", "expressions"), "work").build();
+        object["spec"]["selector"]["matchExpressions"] = json!(expressions);
+        let done = carry_out(admin, &object).await?;
+        let chosen: Vec<String> = chosen
+            .iter()
+            .map(|it| format!("expressions-{it}"))
+            .collect();
+        assert_eq!(sorted_lines(&file), chosen, "{done:#}");
+        assert_eq!(done["status"]["targetCount"], chosen.len(), "{done:#}");
+        assert_eq!(counts(&done), (chosen.len() as i64, 0), "{done:#}");
+    }
+    Ok(())
+}
+
 /// "AllPods means all Pods matches the specified label selector in Notification will be notified. If
 /// this policy is specified, CompleteTime field of the NotificationStatus will not be set." "If not
 /// specified, default to AllPods."

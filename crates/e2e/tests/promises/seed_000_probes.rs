@@ -181,3 +181,45 @@ async fn a_handler_that_fails_is_not_probed() -> anyhow::Result<()> {
     assert_eq!(lines(&tries), 0);
     Ok(())
 }
+
+/// "Add a `Probe` to verify the results": a probe is one of the core's, so it waits as long as it says
+/// before the first try, and has to succeed as often in a row as it says.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_probe_waits_its_initial_delay_and_has_to_succeed_several_times_in_a_row()
+-> anyhow::Result<()> {
+    const DELAY: u32 = 3;
+    let Some(stage) = crate::stage().await? else {
+        return Ok(());
+    };
+    let (began, tries) = (stage.file("patient"), stage.file("patient-tries"));
+    // The second try fails: the first one counts no more.
+    let check = format!("cut -d ' ' -f 1 /proc/uptime >> {tries}; [ $(wc -l < {tries}) -ne 2 ]");
+    let handler = exec([
+        "sh",
+        "-c",
+        &format!("cut -d ' ' -f 1 /proc/uptime >> {began}"),
+    ]);
+    let handler = handler.timeout(LONG).with(
+        "probe",
+        json!({
+            "exec": { "command": ["sh", "-c", check] },
+            "initialDelaySeconds": DELAY,
+            "periodSeconds": 1,
+            "timeoutSeconds": 30,
+            "successThreshold": 3,
+        }),
+    );
+    let manifest = pod("patient").idle("main").notifier("change", handler);
+    stage.run(manifest).await?;
+    let done = notify(&stage, "patient").await?;
+    assert_eq!(done["status"]["state"], "Succeeded", "{done:#}");
+    assert_eq!((lines(&began), lines(&tries)), (1, 5));
+    let first = |file: &str| -> anyhow::Result<f64> {
+        let text = std::fs::read_to_string(file)?;
+        Ok(text.lines().next().unwrap_or_default().parse()?)
+    };
+    // Both are told in hundredths of a second.
+    let waited = first(&tries)? - first(&began)? + 0.01;
+    assert!(waited >= f64::from(DELAY), "it waited {waited} s");
+    Ok(())
+}
