@@ -167,9 +167,9 @@ async fn of_thirty_pods_each_outcome_is_told_once_and_not_more_fail_than_may() -
     let (ended, ran) = run(&[]).await?;
     let said = stdout(&ended);
     for text in [
-        "3     main       failed        3            HandlerFailed",
+        "3     main       failed     3            HandlerFailed",
         "    | no space\n    many-19, many-29, many-9\n",
-        "27    main       succeeded     0",
+        "27    main       succeeded  0",
         "    | reloaded\n    many-0, many-1, many-10, many-11, many-12, many-13, many-14, many-15 \
          and 19 more (-o wide names all)\n",
         "MATCHED  SUCCEEDED  FAILED  NO RESULT  NOT DECLARED  NOT NOTIFIED\n\

@@ -16,7 +16,7 @@ use tracing::{info, warn};
 
 use super::mounts;
 use super::standing::{Instance, Standing};
-use crate::{ContainerConfig, RuntimeError};
+use crate::{ContainerConfig, RuntimeError, identity};
 
 /// The container's configuration, for adoption.
 pub(crate) const CONFIG: &str = "config";
@@ -83,8 +83,12 @@ impl Container {
 
     /// Whether an exec may be tried; the shim that starts it looks again.
     pub(crate) fn is_running(&self) -> Result<bool, RuntimeError> {
-        let standing = self.instance.standing(self.same_boot)?;
-        Ok(matches!(standing, Some(Standing::Running(_))))
+        let Some(Standing::Running(first)) = self.instance.standing(self.same_boot)? else {
+            return Ok(false);
+        };
+        // The kernel knows of its end before its shim has noticed.
+        let lives = identity::handle(&first, &first.boot_id).map_err(RuntimeError::blind())?;
+        Ok(lives.is_some())
     }
 
     /// Ends a container that has lost its shim: nothing of it may live on, and its end, of which
