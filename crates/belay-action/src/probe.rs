@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 pub use check::{Tried, once, tried};
-pub use http::HttpGet;
+pub use http::{HttpGet, NO_ANSWER};
 pub use schedule::{Cadence, Course, Schedule, Step};
 
 use crate::{AttemptId, Found, Target, TargetError, resume};

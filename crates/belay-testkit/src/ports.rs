@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 /// the choice and the use.
 const FIRST: u16 = 10_000;
 /// Each process of tests has a block of its own.
-const BLOCK: u16 = 20;
-const BLOCKS: u32 = 1000;
+const BLOCK: u16 = 50;
+const BLOCKS: u32 = 440;
 
 /// A port that nobody else uses.
 pub fn unique_port() -> anyhow::Result<u16> {

@@ -140,11 +140,14 @@ async fn ask(place: &Place, headers: &HeaderMap) -> Result<Answer, String> {
     }
 }
 
+/// What the message of a request begins with that was taken and not answered.
+pub const NO_ANSWER: &str = "no HTTP answer";
+
 async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     request: Request<Empty<Bytes>>,
 ) -> Result<Answer, String> {
-    let broken = |error: hyper::Error| format!("no HTTP answer: {}", causes(&error));
+    let broken = |error: hyper::Error| format!("{NO_ANSWER}: {}", causes(&error));
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
         .await
         .map_err(broken)?;

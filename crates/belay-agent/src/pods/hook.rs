@@ -278,8 +278,9 @@ pub(crate) async fn container_ended(place: &Place, came: &Came) -> bool {
         Came::Lost => "",
         Came::Ended(HookResult::Succeeded | HookResult::Killed { .. }) => return false,
     };
+    // Its end breaks connections and kills commands, and is told of a moment later.
     let killed = format!("the command was killed by signal {SIGKILL}");
-    if *message == killed {
+    if *message == killed || message.starts_with(probe::NO_ANSWER) {
         return match place.runtime.target(&place.id).await {
             Ok(target) => {
                 let ended = tokio::time::timeout(TAKEN_ALONG, target.wait());

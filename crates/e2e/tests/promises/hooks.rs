@@ -169,6 +169,7 @@ fn begins(name: &str, server: &Server, hook: &Value) -> PodBuilder {
         .container_field("startupProbe", listens)
         .idle("main")
         .container_field("lifecycle", json!({ "postStart": hook }))
+        .grace(10)
 }
 
 fn time(value: &Value) -> anyhow::Result<jiff::Timestamp> {
