@@ -111,25 +111,37 @@ impl Ends {
     pub(crate) async fn watch(rest: &Rest) -> anyhow::Result<Self> {
         // Only the revision is of interest, however many there are.
         let newest = rest.get(&format!("{NOTIFICATIONS}?limit=1")).await?.ok()?;
-        let from = revision(&newest);
-        let path = format!("{NOTIFICATIONS}?watch=true&resourceVersion={from}");
-        let mut watch = rest.watch(&path).await?;
+        let mut from = revision(&newest);
         let waiting = Waiting::default();
-        let told = Arc::clone(&waiting);
+        let (told, rest) = (Arc::clone(&waiting), rest.clone());
         let mut reader = JoinSet::new();
         reader.spawn(async move {
-            while let Some(event) = watch.next().await {
-                let at = Instant::now();
-                let object = &event["object"];
-                let state = object["status"]["state"].as_str().unwrap_or("New");
-                if state != "New" {
-                    let waiter = told.lock().expect("no panic").remove(name(object));
-                    if let Some(waiter) = waiter {
-                        // Whoever waited may have given up.
-                        let _ = waiter.send((at, state.to_owned()));
+            // A server ends a watch that it finds too slow; what comes after is in the next one.
+            while let Ok(mut watch) = rest
+                .watch(&format!(
+                    "{NOTIFICATIONS}?watch=true&resourceVersion={from}"
+                ))
+                .await
+            {
+                while let Some(event) = watch.next().await {
+                    let (at, object) = (Instant::now(), &event["object"]);
+                    if event["type"] == "ERROR" {
+                        eprintln!("the watch of notifications is of no use any more: {object}");
+                        return told.lock().expect("no panic").clear();
+                    }
+                    from = revision(object);
+                    let state = object["status"]["state"].as_str().unwrap_or("New");
+                    if state != "New" {
+                        let waiter = told.lock().expect("no panic").remove(name(object));
+                        if let Some(waiter) = waiter {
+                            // Whoever waited may have given up.
+                            let _ = waiter.send((at, state.to_owned()));
+                        }
                     }
                 }
+                eprintln!("the watch of notifications ended after {from}; it goes on from there");
             }
+            told.lock().expect("no panic").clear();
         });
         Ok(Self {
             waiting,
